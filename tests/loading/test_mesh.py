@@ -1,4 +1,4 @@
-"""Loaders in a mesh: who gets the same samples, who others, and what happens where nobody said so."""
+"""Loaders in a mesh: which ranks get the same samples, slices of sequences, other meshes after a resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pickle
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
+import mesh_reference as reference
 import mesh_script
 import processes
+from batchplant.data.mix import Mix
 from batchplant.errors import OptionError
 from batchplant.order.mesh import MeshRank
-from loaders import ids_of, numbers
+from loaders import Memory, ids_of, numbers
 
 SAMPLES = 61
 AXES = ("pp", "dp", "cp", "tp")
@@ -33,20 +35,13 @@ def plain(tmp_path_factory):
     return numbers(tmp_path_factory.mktemp("mesh") / "plain.npz", SAMPLES)
 
 
-def meshes(most: int = 16) -> st.SearchStrategy[dict[str, int]]:
-    """Sizes of axes in any order, of ``most`` ranks in all."""
-    sizes = st.lists(st.sampled_from([1, 2, 3, 4, 8]), min_size=4, max_size=4)
-    return st.permutations(AXES).flatmap(
-        lambda names: sizes.map(lambda drawn: dict(zip(names, drawn, strict=True))).filter(
-            lambda axes: math.prod(axes.values()) <= most
-        )
-    )
-
-
-def coordinates(axes: dict[str, int]) -> list[dict[str, int]]:
-    """Of every rank."""
-    places = itertools.product(*map(range, axes.values()))
-    return [dict(zip(axes, place, strict=True)) for place in places]
+def meshes() -> st.SearchStrategy[dict[str, int]]:
+    """Sizes of axes in any order, of 16 ranks at most."""
+    sizes = [drawn for drawn in itertools.product([1, 2, 3, 4, 8], repeat=4) if math.prod(drawn) <= 16]
+    return st.builds(
+        lambda names, drawn: dict(zip(names, drawn, strict=True)),
+        st.permutations(AXES), st.sampled_from(sizes),
+    )  # fmt: skip
 
 
 # -- ranks -------------------------------------------------------------------------------------------------
@@ -55,13 +50,13 @@ def coordinates(axes: dict[str, int]) -> list[dict[str, int]]:
 @given(meshes())
 def test_ranks_of_batch_axes_get_different_samples_and_others_the_same(axes):
     found = [bp.Mesh(axes, rank).resolve() for rank in range(math.prod(axes.values()))]
-    assert found == [MeshRank(place["dp"], axes["dp"]) for place in coordinates(axes)]
+    assert found == [MeshRank(place["dp"], axes["dp"]) for place in reference.coordinates(axes)]
 
 
 @given(meshes(), st.permutations(["pp", "dp"]), st.booleans())
 def test_several_axes_of_the_batch_count_in_the_order_that_is_given(axes, batch_axes, balanced):
     mesh = bp.Mesh(axes, None, batch_axes, "cp", balanced)
-    for rank, place in enumerate(coordinates(axes)):
+    for rank, place in enumerate(reference.coordinates(axes)):
         found = bp.Mesh(axes, rank, batch_axes, "cp", balanced).resolve()
         outer, inner = batch_axes
         assert found[:2] == (place[outer] * axes[inner] + place[inner], axes["dp"] * axes["pp"])
@@ -197,7 +192,7 @@ def jax_mesh(shape: dict[str, int], process: int, devices_each: int) -> Any:
 
 def megatron(order: dict[str, int], rank: int, *, initialized: bool = True) -> Any:
     """What megatron.core.parallel_state says of itself on a rank."""
-    place = coordinates(order)[rank]
+    place = reference.coordinates(order)[rank]
     words = {"dp": "data", "tp": "tensor_model", "pp": "pipeline_model", "cp": "context"}
     state = types.ModuleType("megatron.core.parallel_state")
     state.model_parallel_is_initialized = lambda: initialized
@@ -223,7 +218,7 @@ def test_parallel_state_of_megatron(plain):
     order = {"pp": 2, "dp": 3, "cp": 1, "tp": 2}
     found = [bp.Loader(plain, 4, mesh=megatron(order, rank)) for rank in range(12)]
     assert [(loader.rank, loader.world_size) for loader in found] == [
-        (place["dp"], 3) for place in coordinates(order)
+        (place["dp"], 3) for place in reference.coordinates(order)
     ]
     with pytest.raises(OptionError, match=r"call parallel_state\.initialize_model_parallel before"):
         bp.Loader(plain, 4, mesh=megatron(order, 0, initialized=False))
@@ -296,3 +291,228 @@ def test_a_device_mesh_that_nobody_mentioned_is_refused(gloo):
         for when in ("refused", "refused later", "refused in workers"):
             assert "there is a DeviceMesh of dp 2 × tp 2, and not all of its ranks" in report[when]
             assert "give Loader(…, mesh=…), or the rank and world_size" in report[when]
+
+
+def test_processes_get_slices_and_go_on_with_another_mesh(gloo):
+    rows = [
+        [*gloo[first]["slices"][step][0], *gloo[first + 1]["slices"][step][0]]
+        for step in range(3) for first in (0, 2)
+    ]  # fmt: skip
+    for step in range(len(gloo[0]["rows after"])):
+        rows += [row for report in gloo for row in report["rows after"][step]]
+    assert rows == [row for batch in gloo[0]["all rows"] for row in batch]
+
+
+# -- epochs on one mesh after another, slices of sequences --------------------------------------------------
+
+
+def same_batches(batches: list[dict[str, Any]]) -> bool:
+    return all(
+        batch.keys() == batches[0].keys()
+        and all(np.array_equal(batch[name], batches[0][name]) for name in batch)
+        for batch in batches[1:]
+    )
+
+
+class Stage(NamedTuple):
+    """A part of a run: its mesh, and how many steps it trains before it is stopped; None: to the end."""
+
+    axes: dict[str, int]
+    batch_axes: tuple[str, ...]
+    balanced: bool
+    batch_size: int
+    steps: int | None
+
+
+def stages() -> st.SearchStrategy[list[Stage]]:
+    kind = st.builds(
+        Stage, meshes(), st.sampled_from([("dp",), ("dp", "pp"), ("pp", "dp")]), st.booleans(),
+        st.integers(1, 5), st.integers(0, 3),
+    )  # fmt: skip
+    return st.lists(kind, min_size=1, max_size=3).map(lambda run: [*run[:-1], run[-1]._replace(steps=None)])
+
+
+def run(stage: Stage, state: Any, **options: Any) -> tuple[list[list[list[dict[str, Any]]]], Any]:
+    """The batches of all groups at every step, the slices of each one after another, and the state then.
+
+    Ranks of a group that have the same slice have the same batches.
+    """
+    ranks = []
+    for rank in range(math.prod(stage.axes.values())):
+        mesh = bp.Mesh(stage.axes, rank, stage.batch_axes, "cp", stage.balanced, options.get("fields", ()))
+        others = {name: value for name, value in options.items() if name not in ("fields", "source")}
+        loader = bp.Loader(options["source"], stage.batch_size, mesh=mesh, workers=1, **others)
+        if state is not None:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        ranks.append((loader, list(itertools.islice(loader, stage.steps))))
+    places = reference.coordinates(stage.axes)
+    groups: dict[int, dict[int, list[Any]]] = {}
+    for rank, (_, batches) in enumerate(ranks):
+        group = groups.setdefault(reference.group_of(stage.axes, rank, stage.batch_axes), {})
+        group.setdefault(places[rank]["cp"], []).append(batches)
+    steps = []
+    for number in range(len(ranks[0][1])):
+        assert all(
+            same_batches([peer[number] for peer in peers])
+            for group in groups.values()
+            for peers in group.values()
+        )
+        steps.append(
+            [[group[part][0][number] for part in sorted(group)] for _, group in sorted(groups.items())]
+        )
+    # Ranks of a group are at the same place, too.
+    states = [loader.state_dict() for loader, _ in ranks]
+    assert all(other == states[0] for other in states)
+    return steps, states[0]
+
+
+@given(
+    stages(),
+    st.lists(st.integers(0, 11), min_size=1, max_size=40),
+    st.booleans(),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_slices_of_packed_rows_on_one_mesh_after_another(run_stages, sizes, across, per_chunk, data):
+    documents = [[100 * number + place for place in range(size)] for number, size in enumerate(sizes)]
+    length = per_chunk * math.lcm(*(2 * stage.axes["cp"] for stage in run_stages))
+    order = data.draw(st.permutations(range(len(documents))))
+    source = Memory(
+        {"tokens": bp.Tensor("int64", (None,))}, ({"tokens": np.array(one, np.int64)} for one in documents)
+    )
+    pack = bp.Pack(length, strategy="concat_split", labels="shifted", across=across)
+    rows = reference.packed_rows([documents[number] for number in order], length, across=across)
+    if not sum(sizes):
+        rows = []
+    state, row = None, 0
+    for stage in run_stages:
+        steps, state = run(stage, state, source=source, order=np.array(order), pack=pack)
+        slices = stage.axes["cp"]
+        for group in itertools.chain(*steps):
+            count = len(group[0]["tokens"])
+            for number, batch in enumerate(group):
+                if not count:
+                    continue
+                places = reference.places(length, number, slices, balanced=stage.balanced)
+                expected = reference.batch_of(rows[row : row + count], places)
+                for name, value in expected.items():
+                    assert np.array_equal(batch[name], value), name
+                assert np.array_equal(batch["loss_mask"], expected["labels"] != reference.IGNORED_LABEL)
+            row += count
+        if stage.steps is not None and row == len(rows):
+            return
+    assert row == len(rows)
+
+
+@given(
+    stages(),
+    st.integers(1, 70),
+    st.sampled_from(["random", "mixture", "windowed", "by length"]),
+    st.integers(0, 9),
+)
+def test_samples_come_once_on_one_mesh_after_another(run_stages, count, kind, seed):
+    length = 2 * math.lcm(*(2 * stage.axes["cp"] for stage in run_stages))
+    schema = {"frames": bp.Tensor("int64", (length, 2)), "size": bp.Int()}
+    source: Any = Memory(
+        schema,
+        (
+            {"frames": np.arange(2 * length).reshape(length, 2) + 1000 * n, "size": n % 7}
+            for n in range(count)
+        ),
+    )
+    order: Any = {"windowed": "windowed", "by length": bp.order.ByLength("size", "random")}.get(
+        kind, "random"
+    )
+    if kind == "mixture":
+        source = Mix(
+            [(source, 2), (Memory(schema, [{"frames": np.zeros((length, 2), np.int64), "size": 1}] * 3), 1)]
+        )
+    options = {"source": source, "order": order, "seed": seed, "ids": True, "fields": ("frames",)}
+    if kind == "by length":
+        # Batches by length are of one size.
+        run_stages = [stage._replace(batch_size=run_stages[0].batch_size) for stage in run_stages]
+    batch_size = run_stages[0].batch_size
+    alone = list(bp.Loader(source, batch_size, order=order, seed=seed, ids=True, workers=1))
+    ids = np.concatenate([batch["ids"] for batch in alone])
+    frames = np.concatenate([batch["frames"] for batch in alone])
+    state, position = None, 0
+    for stage in run_stages:
+        steps, state = run(stage, state, **options)
+        for group in itertools.chain(*steps):
+            end = position + len(group[0]["ids"])
+            for number, batch in enumerate(group):
+                assert np.array_equal(batch["ids"], ids[position:end])
+                places = reference.places(length, number, stage.axes["cp"], balanced=stage.balanced)
+                assert np.array_equal(batch["frames"], frames[position:end][:, places])
+                assert np.array_equal(
+                    batch["size"], np.concatenate([one["size"] for one in alone])[position:end]
+                )
+            position = end
+        if stage.steps is not None and position == len(ids):
+            return
+    assert position == len(ids)
+
+
+def test_slices_have_the_outputs_that_were_asked_for():
+    source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
+    pack = bp.Pack(8, labels=None, outputs=["cu_seqlens", "position_ids"])
+    (batch,) = bp.Loader(source, 1, pack=pack, mesh={"cp": 2}, rank=1, sequence_axis="cp")
+    assert {name: np.array(value).tolist() for name, value in batch.items()} == {
+        "tokens": [[4, 5, 6, 7]], "position_ids": [[4, 5, 6, 7]],
+        "cu_seqlens": [0, 4], "row_cu_seqlens": [0, 8],
+    }  # fmt: skip
+
+
+def test_slices_on_a_device():
+    torch = pytest.importorskip("torch")
+    source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}] * 3)
+    pack = bp.Pack(8, labels="shifted")
+    mesh = bp.Mesh({"cp": 2}, 0, sequence_axis="cp", balanced=True)
+    (batch,) = bp.Loader(source, 4, pack=pack, mesh=mesh, device="cpu")
+    assert torch.equal(batch["tokens"], torch.tensor([[0, 1, 6, 7]] * 3))
+    assert torch.equal(batch["labels"], torch.tensor([[1, 2, 7, -100]] * 3))
+    assert batch["cu_seqlens"].tolist() == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_padded_sequences_are_cut():
+    source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(n)} for n in (3, 5)])
+    mesh = bp.Mesh({"cp": 2}, 1, sequence_axis="cp", sequence_fields=("tokens", "tokens_mask"))
+    steps = {"tokens": [bp.ops.Pad(multiple_of=2, mask=True)]}
+    (batch,) = bp.Loader(source, 2, pipelines=steps, mesh=mesh)
+    assert batch["tokens"].tolist() == [[0, 0, 0], [3, 4, 0]]
+    assert batch["tokens_mask"].tolist() == [[False] * 3, [True, True, False]]
+    with pytest.raises(
+        OptionError, match=r"sequences of 5 cannot be cut into 2 chunks: Pad\(multiple_of=2\)"
+    ):
+        list(bp.Loader(source, 2, pipelines={"tokens": [bp.ops.Pad(mask=True)]}, mesh=mesh))
+    with pytest.raises(OptionError, match="as Pad makes it"):
+        list(bp.Loader(source, 2, mesh=mesh))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "sequence_axis cuts packed rows: give pack="),
+        ({"pack": bp.Pack(8)}, "give Pack.labels='shifted'"),
+        ({"pack": bp.Pack(9, labels="shifted")}, "rows of 9 tokens cannot be cut into 4 chunks, 12 can"),
+        ({"pack": bp.Pack(8, labels=None), "fields": ("tokens",)}, "for loaders that do not pack"),
+        ({"pack": bp.Pack(8, labels=None, outputs=["max_seqlen"])}, "add cu_seqlens to outputs"),
+        ({"fields": ("token",)}, "the batch has no 'token' .did you mean tokens.*it has tokens"),
+    ],
+)
+def test_sequences_that_cannot_be_cut_are_refused(options, said):
+    source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
+    fields = options.pop("fields", ())
+    mesh = bp.Mesh({"cp": 2}, 0, sequence_axis="cp", balanced=True, sequence_fields=fields)
+    with pytest.raises(OptionError, match=said):
+        list(bp.Loader(source, 2, mesh=mesh, **options))
+
+
+def test_place_in_the_sequence_is_in_the_statistics():
+    source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
+    mesh = bp.Mesh({"dp": 2, "cp": 2}, 1, sequence_axis="cp", balanced=True)
+    loader = bp.Loader(source, 2, pack=bp.Pack(8, labels=None), mesh=mesh)
+    assert loader.stats()["mesh"] == {
+        "axes": {"dp": 2, "cp": 2}, "rank": 0, "world_size": 2, "chunks": [1, 2], "of": 4,
+    }  # fmt: skip
+    assert "chunks 1 and 2 of 4 of each sequence" in repr(loader)

@@ -36,6 +36,7 @@ def main(rank: int, size: int, store: str, plain: str) -> None:
     early = make()
     flat: Any = init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
     refused("only dp", make)
+    del flat
     flat = init_device_mesh("cpu", (size,))
     refused("unnamed", make)
     del flat
@@ -57,6 +58,19 @@ def main(rank: int, size: int, store: str, plain: str) -> None:
     ranks = torch.arange(size).reshape(2, size // 2).T.contiguous()
     turned = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
     report["turned"] = [turned.get_coordinate()[0], make(mesh=turned).rank]
+    schema = {"tokens": bp.Tensor("int32", (None,))}
+    documents = bp.open({"tokens": [[n] * (n % 5 + 1) for n in range(40)]}, schema=schema)
+    cut = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("fsdp", "cp"))
+    pack = bp.Pack(8, labels="shifted")
+    before = bp.Loader(documents, 1, pack=pack, mesh=cut, batch_axes=("fsdp",), sequence_axis="cp")
+    batches = iter(before)
+    report["slices"] = [next(batches)["tokens"].tolist() for _ in range(3)]
+    flat = init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
+    after = bp.Loader(documents, 2, pack=pack, mesh=flat)
+    after.load_state_dict(before.state_dict())
+    report["rows after"] = [batch["tokens"].tolist() for batch in after]
+    alone = bp.Loader(documents, 1, pack=pack, rank=0, world_size=1)
+    report["all rows"] = [batch["tokens"].tolist() for batch in alone]
     print(json.dumps(report))
     dist.destroy_process_group()
 

@@ -5,7 +5,7 @@ an ``ordering`` (which sample comes when). ``epoch`` runs threads that make batc
 loop. ``executor`` makes one batch: it reads columns, asks for ``images`` (one request for all images of a
 batch, its steps fused in ``stage``), and runs the ops. ``on_cpu`` (the engine) or a device in ``interop``
 answers the request; ``decoded`` is the cache of decoded images, ``annotations`` moves boxes and masks with
-their images. ``packing`` wraps the executor to make rows of tokens.
+their images. ``packing`` wraps the executor to make rows of tokens; ``sequence`` cuts the slices of a mesh.
 
 Bytes: ``locate`` finds encoded images in memory, ``prefetch`` fetches them before they are needed, ``warm``
 fills the disk cache.

@@ -24,6 +24,7 @@ from .images import Device
 from .on_cpu import OnCpu
 from .packing import PackedBatches, Packing
 from .prefetch import Prefetcher, make_prefetcher
+from .sequence import SequenceCutter
 
 # A training step needs the GIL most where it begins, to start kernels. While so many batches are ready, no
 # producer begins another batch in this fraction of a step, but it waits for at most so many seconds.
@@ -172,8 +173,14 @@ class _Queue:
 
     batches: SampleBatches
 
-    def __init__(self, executor: Executor, delivery: Delivery | None, coalescer: BatchCoalescer) -> None:
-        self.executor, self.delivery, self.coalescer = executor, delivery, coalescer
+    def __init__(
+        self,
+        executor: Executor,
+        delivery: Delivery | None,
+        coalescer: BatchCoalescer,
+        cutter: SequenceCutter | None = None,
+    ) -> None:
+        self.executor, self.delivery, self.coalescer, self.cutter = executor, delivery, coalescer, cutter
         self.process = os.getpid()
         self.changed = threading.Condition()
         self.ready: dict[int, Delivered] = {}
@@ -293,6 +300,8 @@ def _make_alone(queue: _Queue, number: int) -> Delivered:
 
 
 def _deliver(queue: _Queue, batch: Batch) -> tuple[Batch, Any]:
+    if queue.cutter is not None:
+        batch = queue.cutter(batch)
     if queue.delivery is None:
         return batch, None
     began = time.perf_counter()
@@ -319,11 +328,12 @@ class Epoch:
         packing: Packing | None,
         ids: bool,
         page_cache: bool | None = None,
+        cutter: SequenceCutter | None = None,
     ) -> None:
         self._delivery, self._totals, self._ids = delivery, totals, ids
         self._page_cache = page_cache
         self._indices, self._packing = indices, packing
-        self._queue = _Queue(executor, delivery, coalescer)
+        self._queue = _Queue(executor, delivery, coalescer, cutter)
         self._begin: Callable[..., Progress] | None = begin
         self.progress: Progress | None = None
         # When the training loop received its last batch.

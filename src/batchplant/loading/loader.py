@@ -34,6 +34,7 @@ from .on_cpu import BufferPool, OnCpu
 from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, lay_out, pack_of
 from .plan import Joint, Pipelines, make_plan
+from .sequence import SequenceCutter
 
 STATE_VERSION = 1
 # The engine threads yield to the threads that feed a device: those do little, but must do it at once.
@@ -211,8 +212,6 @@ class Loader:
             raise _unexpected_argument(name)
         decode = DecodeOptions.of(decode)
         placed = Mesh.of(mesh, rank, world_size, batch_axes, sequence_axis)
-        if placed is not None and placed.sequence_axis is not None:
-            raise OptionError("sequence_axis is not there yet")
         self.config = LoaderConfig(
             batch_size=batch_size, order=order, pipelines=pipelines, joint=joint, indices=indices, pack=pack,
             seed=seed, rank=rank if placed is None else None, world_size=world_size, mesh=placed,
@@ -251,6 +250,10 @@ class Loader:
             # Up to four arrays of a batch have the same size.
             buffers = self._buffers(4 * (prefetch_batches + 2))
             self._packing = Packing(pack, self.reader, self.plan, self._executor, self.indices, buffers)
+        self._cutter: SequenceCutter | None = None
+        if placed is not None and placed.sequence_axis is not None:
+            # Up to five arrays of a batch have the same size.
+            self._cutter = SequenceCutter(placed, pack, self._buffers(5 * (prefetch_batches + 2)))
         self._totals = EpochTotals()
         self._traffic = Traffic(self.reader, self.plan.fields)
         if dashboard or (dashboard is None and os.environ.get(DASHBOARD, "0") not in ("", "0")):
@@ -308,7 +311,7 @@ class Loader:
         parts.append(f"order {orders.describe(self.config.order)}")
         rank, world_size = self._rank_world()
         parts += [f"rank {rank} of {world_size}"] if world_size > 1 else []
-        parts += [f"mesh {self.config.mesh}"] if self.config.mesh is not None else []
+        parts += [self.config.mesh.describe()] if self.config.mesh is not None else []
         parts.append(f"{self.threads} threads")
         parts += [f"on {self.config.device}"] if self._delivery is not None else []
         state = "closed" if self._closed else f"epoch {self._epoch}"
@@ -358,7 +361,7 @@ class Loader:
             raise OptionError("the loader is closed")
         epoch = Epoch(
             self._executor, self._delivery, self._begin, self._totals,
-            indices=self.indices, coalescer=self._coalescer, packing=self._packing,
+            indices=self.indices, coalescer=self._coalescer, packing=self._packing, cutter=self._cutter,
             ids=self.config.ids, page_cache=self.config.page_cache,
         )  # fmt: skip
         self._live.add(epoch)

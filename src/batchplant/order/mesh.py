@@ -149,6 +149,12 @@ class Mesh:
         """Number of ranks."""
         return math.prod(self.axes.values())
 
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks that sequences are cut into."""
+        slices = 1 if self.sequence_axis is None else self.axes[self.sequence_axis]
+        return 2 * slices if self.balanced and slices > 1 else int(slices)
+
     def placed(self) -> Mesh:
         """Return this mesh with the rank of this process as it is now."""
         if self.rank is not None:
@@ -180,10 +186,10 @@ class Mesh:
             )
         else:
             rank, world_size, slices = self._of_process(along)
-        if not self.balanced or count == 1:
-            return MeshRank(rank, world_size, tuple(slices), count)
-        chunks = tuple(chunk for number in slices for chunk in (number, 2 * count - 1 - number))
-        return MeshRank(rank, world_size, chunks, 2 * count)
+        chunks = tuple(slices)
+        if self.chunk_count > count:
+            chunks = tuple(chunk for number in slices for chunk in (number, 2 * count - 1 - number))
+        return MeshRank(rank, world_size, chunks, self.chunk_count)
 
     def _numbers(self, names: Sequence[str], ranks: Any) -> Any:
         """Return the numbers of mesh ranks along some axes, the first of them the outermost."""
@@ -233,6 +239,12 @@ class Mesh:
         rank = self.resolve()
         cut = {} if self.sequence_axis is None else {"chunks": list(rank.chunks), "of": rank.chunk_count}
         return {"axes": dict(self.axes), "rank": rank.rank, "world_size": rank.world_size, **cut}
+
+    def describe(self) -> str:
+        """Return the axes and, where sequences are cut, the chunks of this process, for people."""
+        chunks = " and ".join(map(str, self.resolve().chunks))
+        cut = f", chunks {chunks} of {self.chunk_count} of each sequence" if self.chunk_count > 1 else ""
+        return f"mesh {self}{cut}"
 
     def __str__(self) -> str:
         return _sizes(self.axes) or "of one rank"
