@@ -287,7 +287,9 @@ def test_device_meshes_say_which_processes_get_the_same_samples(gloo):
 
 def test_a_device_mesh_that_nobody_mentioned_is_refused(gloo):
     for report in gloo:
-        assert (report["only dp"], report["unnamed"]) == (None, None)
+        assert (report["only dp"], report["unnamed"], report["explained"]) == (None, None, None)
+        assert "DeviceMesh of experts 2 × others 2" in report["not explained"]
+        assert "DeviceMesh of batch 2 × cp 2" in report["folded"]
         for when in ("refused", "refused later", "refused in workers"):
             assert "there is a DeviceMesh of dp 2 × tp 2, and not all of its ranks" in report[when]
             assert "give Loader(…, mesh=…), or the rank and world_size" in report[when]

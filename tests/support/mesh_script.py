@@ -40,6 +40,16 @@ def main(rank: int, size: int, store: str, plain: str) -> None:
     flat = init_device_mesh("cpu", (size,))
     refused("unnamed", make)
     del flat
+    whole = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    parts = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("experts", "others"))
+    refused("explained", make)
+    del whole
+    refused("not explained", make)
+    del parts
+    folded = init_device_mesh("cpu", (size,), mesh_dim_names=("fsdp",))
+    parts = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("batch", "cp"))
+    refused("folded", make)
+    del folded, parts
     sizes = {"dp": size // 2, "tp": 2}
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
     refused("refused", make)

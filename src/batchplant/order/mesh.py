@@ -354,18 +354,21 @@ def _unused_device_mesh() -> str | None:
         return None
     # PyTorch has no list of the meshes that a program made.
     meshes = [item for item in gc.get_objects() if type(item) is module.DeviceMesh]
-    unused: dict[str, int] | None = None
+    all_axes = []
     for mesh in meshes:
         # FSDP2 makes a mesh without names where it gets none.
-        names = mesh.mesh_dim_names or (
-            ("dp",) if mesh.ndim == 1 else [f"axis {n}" for n in range(mesh.ndim)]
-        )
-        axes = dict(zip(names, mesh.shape, strict=True))
-        if math.prod(size for name, size in axes.items() if name in BATCH_AXES) == group[1]:
-            return None
-        if any(size > 1 and name not in BATCH_AXES for name, size in axes.items()):
-            unused = max(unused or axes, axes, key=lambda sizes: math.prod(sizes.values()))
-    return None if unused is None else f"there is a DeviceMesh of {_sizes(unused)}"
+        unnamed = ["dp"] if mesh.ndim == 1 else [f"axis {number}" for number in range(mesh.ndim)]
+        axes = zip(mesh.mesh_dim_names or unnamed, mesh.shape, strict=True)
+        all_axes.append({name: size for name, size in axes if size > 1})
+    # A mesh of batch axes for all ranks explains other names, but not that ranks hold parts of a model: other
+    # libraries fold context parallelism into an axis fsdp.
+    suspects = [axes for axes in all_axes if MODEL_AXES.intersection(axes)]
+    if not any(BATCH_AXES.issuperset(axes) and math.prod(axes.values()) == group[1] for axes in all_axes):
+        suspects += [axes for axes in all_axes if not BATCH_AXES.issuperset(axes)]
+    if not suspects:
+        return None
+    largest = max(suspects, key=lambda axes: math.prod(axes.values()))
+    return f"there is a DeviceMesh of {_sizes(largest)}"
 
 
 def _sizes(axes: Mapping[str, int]) -> str:
