@@ -52,6 +52,7 @@ SKIPPED = {
     "docs/guides/comparing-formats.md": 1,
     "docs/guides/delta-iceberg.md": 1,
     "docs/guides/lmdb.md": 1,
+    "docs/guides/mesh.md": 7,
     "docs/guides/models.md": 2,
     "docs/guides/pickle.md": 1,
     "docs/guides/viewing.md": 1,
