@@ -455,6 +455,40 @@ def test_samples_come_once_on_one_mesh_after_another(run_stages, count, kind, se
     assert position == len(ids)
 
 
+@given(
+    stages(), st.lists(st.integers(0, 9), min_size=1, max_size=40),
+    st.sampled_from(["best_fit", "first_fit"]), st.sampled_from(["random", "sequential", "mixture"]),
+    st.integers(0, 9),
+)  # fmt: skip
+def test_rows_come_once_on_one_mesh_after_another(run_stages, sizes, strategy, kind, seed):
+    length = math.lcm(*(2 * stage.axes["cp"] for stage in run_stages))
+    schema = {"tokens": bp.Tensor("int64", (None,))}
+    source: Any = Memory(schema, ({"tokens": np.full(size, number)} for number, size in enumerate(sizes)))
+    if kind == "mixture":
+        source = Mix([(source, 3), (Memory(schema, [{"tokens": np.full(4, -1)}] * 3), 1)])
+    options = {"order": "random" if kind == "mixture" else kind, "seed": seed}
+    # Several windows, so that states name one.
+    options["pack"] = bp.Pack(length, strategy=strategy, window=8, labels="shifted")
+    alone = list(bp.Loader(source, 3, workers=1, **options))
+    rows = {
+        name: np.concatenate([np.zeros((0, length)), *(batch[name] for batch in alone)])
+        for name in ("tokens", "labels", "position_ids", "document_ids", "loss_mask")
+    }
+    state, row = None, 0
+    for stage in run_stages:
+        steps, state = run(stage, state, source=source, **options)
+        for group in itertools.chain(*steps):
+            end = row + len(group[0]["tokens"])
+            for number, batch in enumerate(group):
+                places = reference.places(length, number, stage.axes["cp"], balanced=stage.balanced)
+                for name, values in rows.items():
+                    assert np.array_equal(batch[name], values[row:end][:, places]), name
+            row = end
+        if stage.steps is not None and row == len(rows["tokens"]):
+            return
+    assert row == len(rows["tokens"])
+
+
 def test_slices_have_the_outputs_that_were_asked_for():
     source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
     pack = bp.Pack(8, labels=None, outputs=["cu_seqlens", "position_ids"])
