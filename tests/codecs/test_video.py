@@ -29,6 +29,7 @@ from batchplant.codecs.media.video.encode import keep_scheduling
 from batchplant.formats import registry
 from batchplant.ops import DecodeVideo
 from batchplant.testing.cases import film
+from batchplant.testing.damage import EXHAUSTIVE
 
 av = pytest.importorskip("av")
 
@@ -252,7 +253,7 @@ def test_frames_from_anywhere_are_those_of_decoding_from_the_start(name: str) ->
     wanted = reference(data)
     clip = Clip(data)
     assert clip.frames == len(wanted)
-    for start in range(len(wanted)):
+    for start in range(0, len(wanted), 1 if EXHAUSTIVE else 3):
         count = min(2, len(wanted) - start)
         assert np.array_equal(clip.read(start, count), wanted[start : start + count]), start
     assert np.array_equal(clip.read(), wanted)
@@ -785,8 +786,9 @@ def survives(data: bytes) -> bool:
 def test_every_cut_is_noticed(name: str) -> None:
     data = source(name)
     assert survives(data)
-    # Every byte of the headers and the end, and many between.
-    cuts = {*range(0, 300), *range(len(data) - 300, len(data)), *range(0, len(data), 41)}
+    # Bytes of the headers and the end, and many between.
+    step = 1 if EXHAUSTIVE else 3
+    cuts = {*range(0, 300, step), *range(len(data) - 300, len(data), step), *range(0, len(data), 41 * step)}
     assert [cut for cut in sorted(cuts) if survives(data[:cut])] == []
 
 

@@ -41,9 +41,9 @@ from servers import KEY, SECRET, s3_server
 
 NAMES = sorted(OUTLINES)
 # Enough samples that the few which some formats look at when they are opened are not most of them.
-COUNT, SIZE = 64, 16 << 10
+COUNT, SIZE = 44, 16 << 10
 # More samples, or larger ones, for those that fetch a fixed amount when they are opened: 64 records, 1 MB.
-COUNTS, SIZES = {"recordio": 160}, {"recordio": 6 << 10, "lmdb": 48 << 10}
+COUNTS, SIZES = {"recordio": 160, "lmdb": 64}, {"recordio": 6 << 10, "lmdb": 48 << 10}
 WANTED = 37
 OPEN: dict[str, dict[str, Any]] = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 # Small storage units, so that a small dataset has many; by the options' names, whichever format has them.
