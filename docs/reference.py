@@ -254,7 +254,8 @@ def call(name: str, value: object) -> str:
             default=parameter.default if parameter.default is parameter.empty else Shown(parameter.default),
         )
         for parameter in signature.parameters.values()
-        if parameter.name not in ("self", "cls")
+        # A `**unknown: Never` is there to make good messages for names that are none.
+        if parameter.name not in ("self", "cls") and "Never" not in str(parameter.annotation)
     ]
     returns = hint(signature.return_annotation)
     if inspect.isclass(value):
@@ -325,11 +326,33 @@ def prose(value: object) -> str:
     if not own or text.startswith(f"{getattr(value, '__name__', '')}("):
         return ""
     text = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", text)
+    names = parameter_names(value)
     parts = []
     for part in text.split("\n\n"):
         drawn = part.startswith(("===", "    ")) or "\n    " in part
-        parts.append(f"```text\n{part}\n```" if drawn else part.replace("``", "`"))
+        parts.append(f"```text\n{part}\n```" if drawn else listed(part, names).replace("``", "`"))
     return "\n\n".join(parts)
+
+
+def parameter_names(value: object) -> list[str]:
+    try:
+        return list(inspect.signature(value).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+
+
+def listed(part: str, names: list[str]) -> str:
+    """A paragraph that describes parameters, as ``seed: of it. ids: add them.``, as a list of them."""
+    if not names:
+        return part
+    one = rf"(?:{'|'.join(map(re.escape, names))})"
+    sentences = re.split(rf"(?:\A|(?<=[.;)])\s+)(?=(?:{one}, )*{one}: )", part)
+    described = [sentence for sentence in sentences[1:] if sentence]
+    if len(described) < 2:
+        return part
+    items = [re.sub(rf"\A((?:{one}, )*{one}): ", r"``\1``: ", item) for item in described]
+    bullets = "\n".join("- " + " ".join(item.split()) for item in items)
+    return f"{sentences[0]}\n\n{bullets}".strip()
 
 
 def first(value: object) -> str:

@@ -11,10 +11,17 @@ REPOSITORY = "https://github.com/batchplant/batchplant/blob/main/"
 # The theme would have the search worker of pages in a folder from there.
 REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+# A note to editors, before the heading that is the title.
+NOTE = re.compile(r"\A<!--.*?-->\s*", re.DOTALL)
+# What follows a block's language says to the tests what the block needs; Markdown knows only the language.
+FENCE = re.compile(r"^( *```)(\w+) (.+)$", re.MULTILINE)
+# Links to the sections below, which the site has beside the page.
+CONTENTS = re.compile(r"^(?:- \[[^\]\n]+\]\(#[^)\n]+\)\n){3,}\n", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to files outside of docs/ at the repository, and those to README.md at the home page."""
+    """Point links out of docs/ at the repository; leave out what only GitHub needs."""
+    markdown = FENCE.sub(language, CONTENTS.sub("", NOTE.sub("", markdown), count=1))
     folder = posixpath.dirname(page.file.src_uri)
 
     def change(match: re.Match[str]) -> str:
@@ -29,6 +36,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[0]
 
     return LINK.sub(change, markdown)
+
+
+def language(fence: re.Match[str]) -> str:
+    """The first line of a block with its language alone; signatures are Python."""
+    return fence[1] + ("python" if fence[3] == "signature" else fence[2])
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

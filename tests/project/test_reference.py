@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import pytest
 
@@ -49,8 +49,8 @@ def test_every_public_name_has_an_entry() -> None:
 
 def test_signatures_are_complete() -> None:
     text = entries()["Loader"]
-    for parameter in inspect.signature(bp.Loader).parameters:
-        assert parameter in text
+    for parameter in inspect.signature(bp.Loader).parameters.values():
+        assert parameter.kind is parameter.VAR_KEYWORD or f"\n    {parameter.name}: " in text
 
 
 def test_every_example_is_shown() -> None:
@@ -137,6 +137,22 @@ def test_what_is_raised_are_errors_of_ours() -> None:
 def test_pages_are_in_the_navigation(page: Path) -> None:
     assert f"reference/{page.name}" in (ROOT / "mkdocs.yml").read_text("utf-8")
     assert list(pages.blocks(page)) or page.stem in ("ops", "mirrors")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_the_site_gets_headings_and_blocks_that_it_knows(page: Path) -> None:
+    hooks = pages.load_script(ROOT / "tools" / "site_hooks.py")
+    file = SimpleNamespace(src_uri=page.relative_to(ROOT / "docs").as_posix())
+    text = hooks.on_page_markdown(page.read_text("utf-8"), SimpleNamespace(file=file))
+    assert text.startswith("# ")
+    assert re.findall(r"^ *```\S+ .+$", text, re.MULTILINE) == []
+
+
+def test_parameters_are_shown_as_a_list() -> None:
+    text = entries()["Loader"]
+    assert "\n- `order`: " in text
+    assert "\n- `rank, world_size`: " in text
+    assert "unknown" not in text
 
 
 @pytest.mark.exhaustive

@@ -46,6 +46,23 @@ def test_search_works_from_a_folder(site: Path, chromium: Any) -> None:
     page.close()
 
 
+def test_every_block_is_a_block(site: Path) -> None:
+    assert [str(path) for path in site.rglob("*.html") if "```" in path.read_text("utf-8")] == []
+
+
+def test_the_copy_button_copies_commands_without_the_prompt(site: Path, chromium: Any) -> None:
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"{site.as_uri()}/index.html")
+    block = page.locator(".highlight", has_text="pip install batchplant").first
+    block.hover()
+    block.locator(".md-clipboard, .md-code__button").first.click()
+    page.wait_for_function("async () => (await navigator.clipboard.readText()).length > 0")
+    assert page.evaluate("navigator.clipboard.readText()") == "pip install batchplant"
+    context.close()
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_wider_than_the_window(site: Path, chromium: Any, width: int) -> None:
     page = chromium.new_page(viewport={"width": width, "height": 900})
