@@ -552,15 +552,20 @@ def _start(block: Block) -> int:
 
 _POOLS: dict[int | None, Pool] = {}
 _LOCK = threading.Lock()
-_PROCESS = 0
+
+
+def _after_fork() -> None:
+    """Forget the pools of the parent, one of whose threads may have held the lock."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    _POOLS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def pool_of(max_bytes: int | None) -> Pool:
     """Return the pool of this process with this byte budget; None: the default, which may grow."""
-    global _LOCK, _PROCESS
-    if os.getpid() != _PROCESS:
-        _LOCK, _PROCESS = threading.Lock(), os.getpid()
-        _POOLS.clear()
     with _LOCK:
         if max_bytes not in _POOLS:
             budget = DEFAULT_FETCH_BYTES if max_bytes is None else max_bytes
