@@ -23,6 +23,7 @@ from batchplant.cli import build_parser, main
 from batchplant.cli.bench import _coding, codecs
 from batchplant.cli.bench._coding import difference
 from batchplant.codecs.media import image
+from batchplant.testing.damage import EXHAUSTIVE
 
 PIL = pytest.importorskip("PIL.Image")
 
@@ -154,7 +155,7 @@ def test_advice_follows_the_numbers() -> None:
 
 def test_resolutions_are_an_axis(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--limit", 3, "--max-resolution", "32,16,full"]
-    if importlib.util.find_spec("matplotlib"):
+    if EXHAUSTIVE and importlib.util.find_spec("matplotlib"):
         options += ["--figure", tmp_path / "c.svg"]
     each = run_json(capsys, folder, *options)["formats"]
     sizes = {None: (48, 64), 32: (24, 32), 16: (12, 16)}

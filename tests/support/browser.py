@@ -86,8 +86,9 @@ class Tab:
         """Accessibility violations that axe-core finds in the page."""
         pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python")
         source = importlib.resources.files("axe_playwright_python") / "axe.min.js"
-        # Not as a script element, which the page's own policy forbids.
-        self.page.evaluate(source.read_text())
+        # Not as a script element, which the page's own policy forbids; it stays until the page is left.
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(source.read_text())
         result = self.page.evaluate("() => axe.run({resultTypes: ['violations']})")
         return [
             f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['html'][:200]}"
