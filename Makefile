@@ -24,7 +24,7 @@ BUILD_INPUTS := $(shell find native -name '*.[ch]pp') CMakeLists.txt pyproject.t
 # Reads the build requirements from pyproject.toml, so that they are written down once.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench stubs docs site wheel test-wheel clean
+.PHONY: FORCE help setup demo test quick test-all test-gpu check asan fuzz bench bench-quick stubs docs site wheel test-wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make asan    run the native and format tests under the address sanitizer'
 	@echo 'make fuzz    feed damaged data to the parsers  (FUZZ_SECONDS=60 for each, FUZZ_COUNT=100000 files)'
 	@echo 'make bench   run the benchmarks'
+	@echo 'make bench-quick  has anything become slower? a minute or two'
 	@echo 'make stubs   write src/batchplant/_native.pyi, the types of the native core'
 	@echo 'make docs    write the generated pages of docs/, and the stubs'
 	@echo 'make site    build the documentation as a site, into build/site'
@@ -98,6 +99,10 @@ bench: setup
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(PY) $$script || exit 1; done
 
 # Types and docstrings of native/bind, as nanobind's stubgen finds them in the module that is built.
+# Ratios to memcpy, libjpeg-turbo and Pillow, compared with those of benchmarks/results.
+bench-quick: setup
+	@$(PY) benchmarks/quick.py
+
 stubs: $(VENV)/.dev
 	@$(PY) tools/make_stubs.py
 

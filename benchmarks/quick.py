@@ -24,14 +24,14 @@ from _common import photos as photo_maker
 from PIL import Image
 
 import batchplant
-from batchplant import Loader, Pack, _native
+from batchplant import ConvertOptions, ImageOptions, Loader, Pack, _native
 from batchplant.ops import RandomResizedCrop
 
 # What a ratio varies by between runs of the same program.
 NOISE = 0.15
 OURS = "batchplant"
 BATCH, CROP, ROW = 64, 224, 1024
-ROWS, TOKENS = 400_000, 16_000_000
+ROWS, TOKENS = 400_000, 4096 * 1024
 
 photos = photo_maker()
 Task = Callable[[], Any]
@@ -54,7 +54,11 @@ def image_cases(folder: Path) -> dict[str, dict[str, Task]]:
         if side == 500:
             cases["JPEG 500 px, converted to 256 px"] = {
                 OURS: lambda path=path: batchplant.convert(
-                    path, folder / "small.beton", max_resolution=256, workers=1, overwrite=True
+                    path,
+                    folder / "small.beton",
+                    images=ImageOptions(max_resolution=256, write_mode="jpg"),
+                    options=ConvertOptions(workers=1),
+                    overwrite=True,
                 ),
                 "Pillow": lambda cells=cells: [reencoded(Image.open(io.BytesIO(cell))) for cell in cells],
             }
@@ -74,14 +78,17 @@ def array_cases(folder: Path) -> dict[str, dict[str, Task]]:
     cases = {"records of 20 KB in .tar": {OURS: epoch(path), "memcpy": copying(cells)}}
 
     tokens = rng.integers(0, 50_000, TOKENS, np.uint16)
-    np.save(folder / "tokens.npy", tokens)
-    cases[f"rows of {ROW} tokens"] = {
-        OURS: epoch(folder / "tokens.npy", pack=Pack(ROW)),
-        "memcpy": copying(tokens.reshape(-1, ROW)),
+    path = folder / "tokens.idx"
+    with batchplant.create(path, {"tokens": batchplant.Tensor("uint16", (None,))}) as writer:
+        for document in np.split(tokens, np.sort(rng.choice(TOKENS, TOKENS // 500, replace=False))):
+            writer.append({"tokens": document})
+    cases[f"documents packed into rows of {ROW} tokens"] = {
+        OURS: epoch(path, pack=Pack(ROW, eos=0, outputs=())),
+        "memcpy": copying(tokens.reshape(-1, ROW).astype(np.int64)),
     }
 
     table = {f"c{number}": rng.random(ROWS, np.float32) for number in range(16)}
-    batchplant.convert(batchplant.from_arrays(table), folder / "table.parquet")
+    batchplant.convert(batchplant.open(table), folder / "table.parquet")
     cases["rows of 16 columns in Parquet"] = {
         OURS: epoch(folder / "table.parquet", batch=4096),
         "memcpy": copying(np.stack(list(table.values()), 1), batch=4096),
@@ -97,7 +104,7 @@ def written(path: Path, kind: batchplant.Kind, values: Any, **options: Any) -> P
 
 
 def epoch(path: Path, batch: int = BATCH, **options: Any) -> Task:
-    loader = Loader(path, batch, order="quasi_random", workers=1, **options)
+    loader = Loader(path, batch, order="random", workers=1, **options)
 
     def run() -> None:
         for _ in loader:
@@ -160,11 +167,11 @@ def slower(case: str, ratios: dict[str, float], known: dict[str, float]) -> bool
             if change < -NOISE:
                 is_slower = True
                 verdict += "  SLOWER"
-        print(f"{case:<40} {ratio:6.2f} × {reference:<16} {verdict}", flush=True)
+        print(f"{case:<42} {ratio:6.2f} × {reference:<16} {verdict}", flush=True)
     return is_slower
 
 
-def main() -> None:
+def main() -> int:
     parser = arguments(__doc__ or "", rounds=5)
     parser.add_argument("--update", action="store_true", help="write down the ratios of this processor")
     args = parser.parse_args()
@@ -175,13 +182,19 @@ def main() -> None:
     if not known:
         print(f"No results of {cpu}: nothing to compare with (--update writes them)")
     measured: Ratios = {}
+    are_slower = 0
     with workplace() as folder:
         for case, tasks in {**image_cases(folder), **array_cases(folder)}.items():
             measured[case] = ratios_of(tasks, args.rounds)
-            slower(case, measured[case], known.get(case, {}))
+            if slower(case, measured[case], known.get(case, {})):
+                # Once more: another program may have taken the caches of this processor.
+                measured[case] = ratios_of(tasks, args.rounds)
+                are_slower += slower(case, measured[case], known[case])
     if args.update:
         path.write_text(json.dumps(results | {cpu: measured}, indent=2) + "\n")
         print(f"wrote {path}")
+        return 0
+    return int(are_slower > 0)
 
 
 if __name__ == "__main__":
