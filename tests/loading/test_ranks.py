@@ -423,13 +423,9 @@ def launch(folder: Path, script: str, world_size: int, data: str, told: Any, *, 
         command = [*python, "-m", "torch.distributed.run", *options, str(path), *arguments]
         ended = [processes.run(command, **how)]
     else:
-        places = [
-            [
-                "env", f"RANK={rank}", f"LOCAL_RANK={rank}", f"WORLD_SIZE={world_size}",
-                f"LOCAL_WORLD_SIZE={world_size}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}",
-            ]
-            for rank in range(world_size)
-        ]  # fmt: skip
+        sizes = f"WORLD_SIZE={world_size} LOCAL_WORLD_SIZE={world_size}"
+        world = ["env", *sizes.split(), "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}"]
+        places = [[*world, f"RANK={rank}", f"LOCAL_RANK={rank}"] for rank in range(world_size)]
         ended = processes.run_together(*([*place, *python, str(path), *arguments] for place in places), **how)
     assert [one.returncode for one in ended] == [0] * len(ended), [one.stdout for one in ended]
     if "no gloo" in ended[0].stdout:

@@ -30,8 +30,6 @@ class Forks:
             "script": script, "arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(),
             "out": str(out), "error": str(error),
         }  # fmt: skip
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         answer = self._server.stdout.readline()
