@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import pytest
 import batchplant
 import processes
 from batchplant.cli import bench, build_parser, main
-from batchplant.cli.bench import _matrix, _way
+from batchplant.cli.bench import loader as bench_loader
 from batchplant.cli.bench import loader as loader_bench
 from batchplant.schema import Bytes
 
@@ -125,7 +124,7 @@ def test_loader_json_adds_up(
     decoded = found["stats"]["decode"] > 0
     assert decoded == (pipeline != "raw")
     each = found["batch"]["seconds"]
-    assert list(each) == list(_way.PARTS)
+    assert list(each) == list(bench_loader.PARTS)
     assert (each["decode"] > 0) == (each["resize"] > 0) == decoded
     spent = sum(found["stats"][name] for name in ("storage", "decode", "transforms", "device"))
     assert sum(each.values()) - each["open"] == pytest.approx(spent / found["stats"]["batches"])
@@ -139,19 +138,19 @@ STATS = {
 
 
 def test_what_the_time_of_a_batch_goes_into() -> None:
-    way = _way.split(STATS, 1.0)
+    way = bench_loader.split_batch(STATS, 1.0)
     want = {"open": 0.1, "read": 0.1, "decode": 0.4, "resize": 0.2, "transform": 0.2, "copy": 0, "wait": 0.4}
     assert way["seconds"] == pytest.approx(want)
     assert "copy" not in way["notes"]
-    bar = _way.bar(way["seconds"], 14)
+    bar = bench_loader.bar(way["seconds"], 14)
     assert bar == "·░████▓▓▒▒----"
-    assert [len(_way.bar(way["seconds"], width)) for width in range(20)] == list(range(20))
-    assert _way.bar(dict.fromkeys(_way.PARTS, 0.0)) == ""
-    assert max(map(len, _way.lines(way))) <= 80
+    assert [len(bench_loader.bar(way["seconds"], width)) for width in range(20)] == list(range(20))
+    assert bench_loader.bar(dict.fromkeys(bench_loader.PARTS, 0.0)) == ""
+    assert max(map(len, bench_loader.batch_lines(way))) <= 80
 
 
 def test_a_device_does_not_tell_decoding_from_resizing() -> None:
-    way = _way.split({**STATS, "augment": 3.0}, 0.0)
+    way = bench_loader.split_batch({**STATS, "augment": 3.0}, 0.0)
     assert (way["seconds"]["decode"], way["seconds"]["resize"], way["seconds"]["wait"]) == (1.0, 0, 0)
     assert "resizing" in way["notes"]["decode"]
 
@@ -163,58 +162,6 @@ def test_figure_of_a_batch(dataset: Path, tmp_path: Path, capsys: pytest.Capture
     assert main(argv) == 0
     assert f"wrote {target}" in capsys.readouterr().out
     assert target.read_bytes().startswith(b"<?xml")
-
-
-def test_matrix(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    options = "--matrix --max-resolution 24,full --limit 12 --epochs 2 --batch-size 4 --size 16 --workers 1"
-    argv = [*options.split(), "--scratch", str(scratch)]
-    if importlib.util.find_spec("matplotlib"):
-        argv += ["--figure", str(tmp_path / "matrix.svg")]
-    code, found = run_json(capsys, "bench", "loader", dataset, *argv)
-    assert code == 0
-    rows = found["rows"]
-    assert [(row["max resolution"], row["stored"], row["order"]) for row in rows] == [
-        (size, stored, order)
-        for size in (24, None)
-        for stored in ("JPEG", "raw")
-        for order in ("sequential", "quasi_random", "random")
-    ]
-    for row in rows:
-        assert (row["samples"], row["skipped"], row["rate"]["epochs"]) == (12, 0, 2)
-        assert (row["batch"]["seconds"]["decode"] > 0) == (row["stored"] == "JPEG")
-    # Raw pixels take what they take, and smaller ones less.
-    assert (rows[3]["bytes per image"], rows[9]["bytes per image"]) == (24 * 20 * 3, 48 * 40 * 3)
-    assert list(scratch.iterdir()) == []
-    # Without the figure.
-    assert main(["bench", "loader", str(dataset), *argv[: argv.index(str(scratch)) + 1]]) == 0
-    text = capsys.readouterr().out
-    assert "12 images of 50" in text
-    assert max(len(line) for line in text.splitlines()[2:] if not line.startswith("wrote")) <= 80
-
-
-def test_matrix_leaves_nothing_behind(
-    dataset: Path, damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    quick = ["--epochs", "1", "--size", "16", "--scratch", str(scratch)]
-
-    def interrupted(*_: Any, **__: Any) -> Any:
-        assert list(scratch.iterdir())
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_matrix, "Loader", interrupted)
-        assert main(["bench", "loader", str(dataset), "--matrix", *quick]) == 130
-    assert list(scratch.iterdir()) == []
-    capsys.readouterr()
-    code, found = run_json(capsys, "bench", "loader", damaged, "--matrix", *quick)
-    assert code == 1
-    assert {row["skipped"] for row in found["rows"]} == {1}
-    assert {row["samples"] for row in found["rows"]} == {COUNT - 1}
-    assert list(scratch.iterdir()) == []
 
 
 def test_json_may_stand_before_the_bench_too(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,13 +220,7 @@ def test_undecoded_images_are_the_stored_bytes(dataset: Path) -> None:
         ("--batch-size 0", "batch_size"),
         ("--size 0", "size"),
         ("--fields label,nosuch", "nosuch"),
-        ("--max-resolution 64", "--matrix"),
-        ("--scratch .", "--matrix"),
         ("--figure x.jpg", ".png, .svg"),
-        ("--matrix --fields label", "no image field"),
-        ("--matrix --max-resolution big", "--max-resolution"),
-        ("--matrix --pipeline raw", "--pipeline raw"),
-        ("--matrix --scratch nosuch", "nosuch"),
         ("--device nosuch", ""),
     ],
 )

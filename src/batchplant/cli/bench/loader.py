@@ -8,7 +8,6 @@ examples:
   batchplant bench loader train.beton --device cuda:0 --json
   batchplant bench loader s3://bucket/train.tar --order quasi_random --option cache=/data/cache
   batchplant bench loader train.beton --figure loader.svg
-  batchplant bench loader photos/ --matrix --max-resolution 256,384 --figure matrix.svg
 
 pipelines, for every image field:
   train  RandomResizedCrop(SIZE), RandomHorizontalFlip()
@@ -17,8 +16,7 @@ pipelines, for every image field:
   raw    the encoded bytes: what storage alone can give
 
 The first epoch reads from the disk what the system does not hold in memory yet; the others show what the
-processor can do. With --matrix some of the images are stored as JPEG and as raw pixels, of each size that
-is named, in .beton files in a scratch folder, and loaded in sequential, quasi_random and random order.
+processor can do.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ from ...tools.measure import figures
 from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
 from ...tools.measure.timing import batch_rows
 from ..terminal import add_source, counted, human_size, open_source, progress_bar, show_result
-from . import _matrix, _way
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
 SHOWN = 20
@@ -65,12 +62,6 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
     )
     parser.add_argument("--figure", metavar="FILE", help="draw what was measured into a .png, .svg or .pdf")
-    parser.add_argument("--matrix", action="store_true", help="JPEG and raw, each in three orders")
-    parser.add_argument(
-        "--max-resolution", metavar="A,B",
-        help="with --matrix: longer sides of the images, e.g. 256,384,full (default 256)",
-    )  # fmt: skip
-    parser.add_argument("--scratch", metavar="DIR", help="with --matrix: a folder for files that are removed")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -78,11 +69,6 @@ def run(args: argparse.Namespace) -> int:
     if args.epochs < 1 or (args.limit is not None and args.limit < 1):
         raise OptionError("--epochs and --limit are at least 1")
     figures.check(args.figure)
-    if args.matrix:
-        return _matrix.run(args)
-    for name in ("max_resolution", "scratch"):
-        if getattr(args, name) is not None:
-            raise OptionError(f"--{name.replace('_', '-')} is for --matrix")
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(open_source(args))
@@ -103,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             "workers": workers, "order": args.order, "pipeline": args.pipeline, "device": args.device,
             "unit": "images" if image_fields(reader.schema) else "samples", **measure(loader, args, began),
         }  # fmt: skip
-    show_result(args, result, lambda: _print(result, args.size), lambda: _way.draw(result))
+    show_result(args, result, lambda: _print(result, args.size), lambda: draw(result))
     return 1 if result["skipped"] else 0
 
 
@@ -135,7 +121,7 @@ def measure(loader: Loader, args: argparse.Namespace, began: float) -> Document:
         "epochs": epochs, "rate": summary,
         "MB/s": {name: rate * size / 1e6 for name, rate in summary.items()},
         "first batch": first, "memory": {"peak": _peak_memory(), "own": process_memory}, "stats": stats,
-        "batch": _way.split(stats, opened),
+        "batch": split_batch(stats, opened),
         "skipped": [vars(problem) for problem in dict.fromkeys(loader.skipped)],
     }  # fmt: skip
 
@@ -181,7 +167,7 @@ def _print(result: Document, size: int) -> None:
             f"{'network':<12} {counted(stats['requests'], 'request')}, {fetched}, since the loader was made"
         )
     print()
-    for line in _way.lines(result["batch"]):
+    for line in batch_lines(result["batch"]):
         print(line)
     print("the loop, all epochs")
     total = stats["waited"] + stats["step"] or 1.0
@@ -194,3 +180,113 @@ def _print(result: Document, size: int) -> None:
         print(f"  skipped: {Problem(**problem)}")
     if len(result["skipped"]) > SHOWN:
         print(f"  … and {len(result['skipped']) - SHOWN} more (--json lists all)")
+
+
+# -- the time of a batch ------------------------------------------------------------------------------
+# Breakdown of the time of a batch, from the first byte to the loop: numbers, text, a figure.
+
+# In the order in which they happen, each with what it is drawn with in a terminal.
+PARTS = {"open": "·", "read": "░", "decode": "█", "resize": "▓", "transform": "▒", "copy": "≡", "wait": "-"}
+BAR_CHARACTERS = 60
+PART_COLOURS = dict(zip(PARTS, (*figures.COLOURS[1:5], *figures.COLOURS[6:8], "#d1d5db"), strict=True))
+NOTES = {
+    "open": "the dataset, once, shared by all batches",
+    "read": "to find cells, and for fields without images",
+    "decode": "on {threads} at once",
+    "resize": "one pass with crop, flip and normalisation",
+    "transform": "the ops behind the decoder",
+    "copy": "to the device",
+    "wait": "for threads that are busy with other batches",
+}
+# Where a device makes the images, nobody measures one without the other.
+TOGETHER = "and resizing and waiting, which are one here"
+
+
+def split_batch(stats: Document, opened: float) -> Document:
+    """Seconds of a batch by what they went into, on average; ``opened``: how long it took to open.
+
+    Decoding threads work on a batch together, so what they add up to is divided by their number.
+    """
+    batches, workers = max(stats["batches"], 1), stats["workers"]
+    busy = {name: workers[name] / workers["threads"] for name in ("decode", "resize")}
+    notes = {name: text.format(threads=_threads(workers["threads"])) for name, text in NOTES.items()}
+    if "augment" in stats:
+        busy = {"decode": stats["decode"], "resize": 0.0}
+        notes |= {"decode": TOGETHER, "resize": "see decode"}
+    seconds = {
+        "open": opened, "read": stats["storage"], **busy, "transform": stats["transforms"],
+        "copy": stats["device"], "wait": max(0.0, stats["decode"] - sum(busy.values())),
+    }  # fmt: skip
+    return {
+        "seconds": {name: seconds[name] / batches for name in PARTS},
+        "notes": {name: notes[name] for name in PARTS if seconds[name]},
+    }
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread{'' if number == 1 else 's'}"
+
+
+def bar(seconds: dict[str, float], width: int = BAR_CHARACTERS) -> str:
+    """A stacked bar of exactly so many characters; empty where nothing took any time."""
+    total = sum(seconds.values())
+    if not total:
+        return ""
+    exact = {name: width * seconds[name] / total for name in PARTS}
+    cells = {name: int(size) for name, size in exact.items()}
+    # What rounding down left over goes to those that lost most.
+    for name in sorted(PARTS, key=lambda name: cells[name] - exact[name])[: width - sum(cells.values())]:
+        cells[name] += 1
+    return "".join(PARTS[name] * cells[name] for name in PARTS)
+
+
+def batch_lines(way: Document) -> list[str]:
+    """The bar, and what each of its parts is."""
+    seconds = way["seconds"]
+    total = sum(seconds.values())
+    text_lines = [f"a batch on its way to the loop, {1000 * total:,.1f} ms on average", f"  {bar(seconds)}"]
+    for name, mark in PARTS.items():
+        if seconds[name]:
+            share = seconds[name] / total
+            line = f"  {mark} {name:<9} {1000 * seconds[name]:>8,.1f} ms {share:>4.0%}"
+            text_lines.append(f"{line}  {way['notes'][name]}")
+    return text_lines
+
+
+def draw(result: Document) -> figures.Figure:
+    """Draw the breakdown of a batch's time, and that of the loop."""
+    figure = figures.blank(8.4, 3.0)
+    axes = figure.subplots()
+    seconds = result["batch"]["seconds"]
+    start, longest = 0.0, sum(seconds.values()) or 1.0
+    for name in PARTS:
+        value = 1000 * seconds[name]
+        # What cannot be seen needs no entry in the legend.
+        if value < longest:
+            continue
+        axes.barh(
+            ["a batch"], [value], left=[start], color=PART_COLOURS[name], label=name, height=0.6,
+            edgecolor="white", linewidth=0.5,
+        )  # fmt: skip
+        # Thin parts have no room for a number.
+        if value > 60 * longest:
+            axes.text(
+                start + value / 2, "a batch", f"{value:,.3g}", ha="center", va="center", fontsize=8,
+                color="white" if name != "wait" else "black",
+            )  # fmt: skip
+        start += value
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds of a batch, on average", fontsize=9)
+    figures.tidy(axes)
+    stats, batches = result["stats"], max(result["stats"]["batches"], 1)
+    start = 0.0
+    for name, key, colour in (("loop waits", "waited", "#9ca3af"), ("its step", "step", "#374151")):
+        value = 1000 * stats[key] / batches
+        axes.barh(["the loop"], [value], left=[start], color=colour, label=name, height=0.6)
+        start += value
+    rate = f"{result['rate']['median']:,.0f} {result['unit']}/s"
+    axes.set_title(
+        f"{result['path']}: {rate}, batches of {result['batch size']}, order {result['order']}", fontsize=10
+    )
+    figures.legend_below(figure, axes, len(PARTS) + 2)
+    return figure

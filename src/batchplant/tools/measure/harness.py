@@ -1,6 +1,6 @@
 """One harness for all measurements of storage: write candidates to a scratch folder, time how they are read.
 
-`bench chunks`, `bench loader --matrix` and `advise` use a :class:`Harness` in their own process. `bench
+`bench chunks` and `advise` use a :class:`Harness` in their own process. `bench
 formats` measures every candidate in a process of its own (:mod:`.worker`) with the same :mod:`.timing`.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from ...codecs.media.image_rules import ImageOptions
 from ...data.reader import Reader
-from ...errors import BatchplantError, Problem
+from ...errors import BatchplantError
 from ...formats.registry import open as open_reader
 from ...formats.registry import size_of
 from ...jobs.convert import convert
@@ -25,7 +25,6 @@ from ...schema.columns import I64
 from . import timing
 from .choice import Candidate
 from .machine import core_seconds, core_share
-from .scratch import cool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,6 @@ class StoredCandidate:
     samples: int
     bytes: int
     seconds: float
-    skipped: Sequence[Problem] = ()
 
     @property
     def paths(self) -> str | list[str]:
@@ -77,7 +75,6 @@ class Harness:
         images: ImageOptions | None = None,
         limit: int | None = None,
         shard_size: int | None = None,
-        on_error: str = "raise",
     ) -> StoredCandidate:
         """Convert the samples of a reader, in a folder of their own."""
         folder = self.folder / f"{self._number:03}-{candidate.format}"
@@ -90,23 +87,16 @@ class Harness:
                 target,
                 images=images,
                 shard_size=shard_size,
-                on_error=on_error,
                 target_options={"format": candidate.format, **candidate.options},
                 options=ConvertOptions(limit=limit),
             )
         files = report.files if len(report.files) > 1 else [str(target)]
         total = sum(map(size_of, report.files))
-        return StoredCandidate(
-            candidate, folder, files, report.samples, total, watch.seconds, tuple(report.skipped)
-        )
+        return StoredCandidate(candidate, folder, files, report.samples, total, watch.seconds)
 
     def remove(self, stored: StoredCandidate) -> None:
         """Delete the files of a candidate."""
         shutil.rmtree(stored.folder, ignore_errors=True)
-
-    def drop_page_cache(self, stored: StoredCandidate) -> bool:
-        """Evict the files of a candidate from the page cache; return whether the system did so."""
-        return cool(stored.folder)
 
     @contextlib.contextmanager
     def stopwatch(self) -> Iterator[Stopwatch]:
