@@ -373,31 +373,3 @@ def test_deviation_and_runs_of_a_source() -> None:
     np.testing.assert_allclose(quality.share_deviation(here, 0.5), [0.5, 0, 0.5, 1, 1.5, 1])
     np.testing.assert_allclose(quality.share_deviation(here, np.array([1.0, 0, 1, 1, 1, 0])), 0)
     assert [quality.longest_run(one) for one in (here, ~here, here & False)] == [3, 1, 0]
-
-
-def test_a_mixture_is_compared_with_sources_drawn_at_random(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, count in (("a", 300), ("b", 100)):
-        with bp.create(tmp_path / f"{name}.npy", {"x": bp.Int()}) as out:
-            for number in range(count):
-                out.append({"x": number})
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(
-        "sources:\n  a: {path: a.npy, weight: 3}\n  b: {path: b.npy, weight: 1}\n"
-        "schedule:\n- at: 100\n  weights: {a: 1, b: 1}\nstop: all\n"
-    )
-    assert main(["bench", "shuffle", str(plan), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["positions"] == 549
-    for one in found["sources"].values():
-        assert one["mixture"]["most off"] <= 1 < one["drawn"]["most off"]
-        assert one["mixture"]["in a row"] < one["drawn"]["in a row"]
-    assert found["orders"]["sequential"]["neighbours"] == 1
-    assert found["orders"]["random"]["apart"] == pytest.approx(1, abs=0.1)
-    paths = [str(tmp_path / f"{name}.npy") for name in "ab"]
-    assert main(["bench", "shuffle", *paths, "--weights", "3,1"]) == 0
-    shown = capsys.readouterr().out
-    assert "400 positions, 2 sources" in shown
-    assert main(["bench", "shuffle", *paths, "--weights", "3"]) == 2
-    assert "2 datasets, but 1 weights" in capsys.readouterr().err

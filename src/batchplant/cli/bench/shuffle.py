@@ -6,8 +6,6 @@ examples:
   batchplant bench shuffle train.parquet --batch-size 64 --window 4096 --cache 16
   batchplant bench shuffle photos/ --block 100   (as if 100 files lay together)
   batchplant bench shuffle train.beton --json
-  batchplant bench shuffle plan.yaml --figure mix.png           (a mixture, see `batchplant mix --help`)
-  batchplant bench shuffle web.idx books.idx --weights 0.7,0.3  (one of these datasets)
 
 orders:
   sequential    the samples as they stand
@@ -25,11 +23,6 @@ what it costs: blocks are what the format reads at once (a page, a row group, a 
 cache of --cache blocks has to read, in bytes and as a multiple of the dataset. Speed is that of reading the
 cells, without decoding, from a warm cache of the system: a disk is slower, and the more so the more blocks
 are touched.
-
-of a mixture: `off` is by how many samples a source is ahead of, or behind, weight x position, at most and on
-average, along the run; `in a row` is how often it comes at most without another between. Beside each stands
-what drawing sources at random would give, as many loaders do. `moved`, `apart` and `neighbours` are of the
-samples of a source in its first pass.
 """
 
 from __future__ import annotations
@@ -51,7 +44,6 @@ from ...schema.columns import I64, Ragged
 from ...tools import Document
 from ...tools.measure import figures, timing
 from ..terminal import add_source, console, counted, human_size, open_source, progress_bar, show_result
-from ._mixture import compare, mixture_of
 
 ORDERS = ("sequential", "windowed", "shards", "quasi_random", "random")
 LABELS = ("label", "labels", "class", "cls", "target")
@@ -68,9 +60,6 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="default 256")
     parser.add_argument("--label", metavar="FIELD", help="the field of the classes (default: found by name)")
     parser.add_argument("--fields", metavar="A,B", help="read only these fields")
-    parser.add_argument(
-        "--weights", metavar="A,B", help="each PATH is a source of a mixture, with this weight"
-    )
     parser.add_argument(
         "--window", type=int, default=1000, metavar="N", help="samples that windowed holds (default 1000)"
     )
@@ -101,10 +90,6 @@ def run(args: argparse.Namespace) -> int:
     if (args.block is not None and args.block < 1) or not 0 < args.seconds <= 1e6:
         raise OptionError("--block is at least 1, and --seconds more than 0")
     figures.check(args.figure)
-    mix = mixture_of(args)
-    if mix is not None:
-        with mix:
-            return compare(mix, args)
     with open_source(args) as reader:
         count = min(args.limit, len(reader))
         if not count:
