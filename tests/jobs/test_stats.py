@@ -282,15 +282,6 @@ def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, out.splitlines()[1:])) <= 80
 
 
-def test_a_figure(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    assert main(["stats", str(path), "--figure", str(tmp_path / "a.svg")]) == 0
-    drawn = (tmp_path / "a.svg").read_text()
-    assert "<!-- eel -->" in drawn
-    assert "<!-- score, median 112.2 -->" in drawn
-    assert main(["stats", str(path), "--figure", str(tmp_path / "a.doc")]) == 2
-
-
 def test_numbers_of_boxes_and_points_are_told_apart() -> None:
     """x, y, width and height of boxes have nothing to do with each other, whatever the format."""
     same = {"xywh": [10, 20, 30, 40], "xyxy": [10, 20, 40, 60], "cxcywh": [25, 40, 30, 40]}
@@ -316,18 +307,3 @@ def test_bins_of_whole_numbers_hold_equally_many_of_them(low: int, high: int) ->
     assert len(set(counts[:-1])) == 1
     assert counts[-1] <= counts[0]
     assert (edges[0], edges[-1]) == (low, high)
-
-
-def test_many_numbers_are_drawn_as_a_histogram(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    with bp.create(
-        tmp_path / "x.npz", schema={"age": bp.Int(), "few": bp.Int(), "city": bp.Text()}
-    ) as writer:
-        for number in range(720):
-            writer.append({"age": number % 72, "few": number % 3, "city": f"city {number % 40}"})
-    assert main(["stats", str(tmp_path / "x.npz"), "--figure", str(tmp_path / "x.svg"), "--quiet"]) == 0
-    # Comments of the file say what its letters are; only texts have "others".
-    text = (tmp_path / "x.svg").read_text()
-    assert "age, median" in text
-    assert text.count("others") == 1
-    assert "30 others" in text

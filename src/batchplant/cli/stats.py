@@ -5,7 +5,6 @@ examples:
   batchplant stats 'train-*.tar' --all             (every sample, not some of them)
   batchplant stats train.parquet --fields label,caption
   batchplant stats train.parquet --where 'label==3' --json
-  batchplant stats photos/ --figure stats.png      (the histograms as a figure)
   batchplant stats 's3://mine/train-*.tar' --all --processes 16
   batchplant stats /data/train --all --engine dask --scheduler tcp://10.0.0.1:8786
 
@@ -17,13 +16,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from ..errors import brief, shortened
 from ..jobs import stats
 from ..tools import Document
 from ..tools.measure import figures
@@ -46,14 +43,12 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--all", action="store_true", help="look at every sample")
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
-    parser.add_argument("--figure", metavar="FILE", help="draw histograms: .png, .svg or .pdf")
     parser.add_argument("--workers", type=int, metavar="N", help="threads of a task (default: all cores)")
     terminal.add_engine(parser, "looks at the samples")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
-    figures.check(args.figure)
     with terminal.progress_bar("looking", quiet=args.quiet or args.json) as progress:
         report = stats.collect(
             args.source[0] if len(args.source) == 1 else args.source,
@@ -62,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers, progress=progress, format=args.format, skip=args.skip, where=args.where,
             **terminal.parse_options(args.option, stats.collect),
         )  # fmt: skip
-    terminal.show_result(args, _as_json(report), lambda: _print(report), lambda: draw(report))
+    if args.json:
+        terminal.print_json(_as_json(report))
+    else:
+        _print(report)
     return 1 if report.unreadable else 0
 
 
@@ -211,95 +209,3 @@ def short(value: float) -> str:
     if value == int(value) and abs(value) < 10**7:
         return f"{int(value):,}"
     return f"{value:.4g}"
-
-
-COLUMNS = 3
-# Panels that are drawn, and the bars of one.
-MAX_PANELS, MAX_PANEL_BARS = 24, 10
-
-Panel = tuple[str, Callable[[Any], None]]
-
-
-def draw(report: stats.Stats) -> figures.Figure:
-    panels = list(_panels(report))[:MAX_PANELS]
-    rows = max(1, -(-len(panels) // COLUMNS))
-    figure = figures.blank(4 * COLUMNS, 2.6 * rows)
-    for number, (title, paint) in enumerate(panels):
-        axes = figure.add_subplot(rows, COLUMNS, number + 1)
-        paint(axes)
-        axes.set_title(_safe(title), fontsize=9, loc="left")
-        figures.tidy(axes)
-    return figure
-
-
-def _panels(report: stats.Stats) -> Iterator[Panel]:
-    for name, field in report.fields.items():
-        drawn = set()
-        for kind, values in field.values.items():
-            # Many numbers make a histogram instead; values that are hardly ever there twice make no bars.
-            often = values.exact and 1 < len(values.counts) <= sum(values.counts.values()) // 2
-            if often and (len(values.counts) <= MAX_PANEL_BARS or not _is_number(next(iter(values.counts)))):
-                drawn.add(kind)
-                yield _label(name, kind), _bar_panel(values)
-        for kind, numbers in field.numbers.items():
-            if len(numbers.histogram[1]) > 1 and kind not in drawn:
-                ends = [field.times["min"], field.times["max"]] if field.times else None
-                said = "" if ends else f", median {numbers.median:,.4g}"
-                yield _label(name, kind) + said, _histogram(numbers, ends)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _label(name: str, kind: str) -> str:
-    return brief(name) if kind == "values" else f"{brief(name)}: {kind}"
-
-
-def _histogram(numbers: stats.Numbers, ends: list[str] | None) -> Callable[[Any], None]:
-    """``ends``: the first and the last as text."""
-
-    def paint(axes: figures.Axes) -> None:
-        edges, counts = np.array(numbers.histogram[0]), np.array(numbers.histogram[1])
-        # The outer bins may reach far; whole numbers have a bin each, whose last one ends where it begins.
-        each = edges[-1] == edges[-2] and edges[1] - edges[0] == 1
-        width = 1.0 if each else float(np.median(np.diff(edges)))
-        left = np.append(edges[:1].clip(edges[1] - width), edges[1:-1]) - (0.5 if each else 0)
-        axes.bar(
-            left, counts, width, align="edge", color=figures.COLOURS[0], edgecolor="white", linewidth=0.5
-        )
-        figures.in_thousands(axes.yaxis)
-        if ends:
-            axes.set_xticks([edges[0], edges[-1]], ends)
-        else:
-            figures.in_thousands(axes.xaxis)
-            axes.locator_params(axis="x", nbins=6, integer=each)
-
-    return paint
-
-
-def _bar_panel(values: stats.Values) -> Callable[[Any], None]:
-    def paint(axes: figures.Axes) -> None:
-        common = list(values.counts.items())[:MAX_PANEL_BARS]
-        names = [_safe(_cut_label(str(value))) for value, _ in common]
-        counts = [count for _, count in common]
-        rest = sum(values.counts.values()) - sum(counts)
-        if rest:
-            names.append(f"{len(values.counts) - len(common):,} others")
-            counts.append(rest)
-        places = np.arange(len(counts))[::-1]
-        colours = [figures.COLOURS[0]] * len(common) + [figures.GREY]
-        axes.barh(places, counts, 0.75, color=colours[: len(counts)])
-        axes.set_yticks(places, names)
-        figures.in_thousands(axes.xaxis)
-
-    return paint
-
-
-def _cut_label(text: str) -> str:
-    return printable(shortened(text, 20)) or "(empty)"
-
-
-def _safe(text: str) -> str:
-    """Without what matplotlib takes for mathematics."""
-    return text.replace("$", r"\$")
