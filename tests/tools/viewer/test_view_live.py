@@ -6,7 +6,6 @@ import contextlib
 import html.parser
 import http.client
 import json
-import os
 import pickle
 import sys
 import threading
@@ -21,18 +20,17 @@ import pytest
 
 import batchplant as bp
 from batchplant import ops
-from batchplant.cli import main
 from batchplant.codecs import image
 from batchplant.errors import DataError, NotFoundError, OptionError
 from batchplant.loading.preview import mixes, preview
 from loaders import MixedWithPrevious, smooth, write, write_jpeg
-from processes import PATIENCE, run, start
+from processes import PATIENCE
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
-from batchplant.tools.viewer import attach, dashboard, pipelines
+from batchplant.tools.viewer import dashboard, pipelines
 from batchplant.tools.viewer.app import application
 from batchplant.tools.viewer.augment import augment_sample
 from batchplant.tools.viewer.dashboard import COLUMNS, Ring
@@ -58,10 +56,18 @@ def ramps(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Looks often, and notes nothing where other programs look for it."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks often."""
     monkeypatch.setattr(dashboard.Dashboard, "interval_seconds", 0.01)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+def answer(url: str, path: str) -> Any:
+    """What a served page is told by its server."""
+    parts = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    with contextlib.closing(connection):
+        connection.request("GET", f"{parts.path.rstrip('/')}/api/{path}")
+        return json.loads(connection.getresponse().read())
 
 
 def until(done: Any) -> None:
@@ -321,33 +327,30 @@ def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture
     until(lambda: _now(url)["samples"] == 12)
     want = {"batches": 3, "epoch": 0, "given": 3, "of": 3, "skipped": 0, "ready": 0, "making": 0}
     assert {name: value for name, value in _now(url).items() if name in want} == want
-    told = attach.ask(url, "live")
+    told = answer(url, "live")
     assert told["about"]["batch_size"] == 5
     assert told["about"]["plan"] == str(loader.plan)
     assert told["bottleneck"]
-    following = attach.ask(url, f"live?since={told['next']}")
+    following = answer(url, f"live?since={told['next']}")
     assert len(following["rows"]) == following["next"] - told["next"]
-    assert attach.find("") == attach.find(str(os.getpid())) == attach.find(_port(url)) == url
     # The rest of the page is there, too, with the loader's own pipelines.
-    assert attach.ask(url, "dataset")["pipeline"]
+    assert answer(url, "dataset")["pipeline"]
     # A second loader is on the same page, which stays until both are closed.
     second = bp.Loader(images, 4, pipelines={"image": AUGMENT}, dashboard=True)
     assert second.dashboard.url.startswith(url)
     loader.close()
-    assert [one["ended"] for one in attach.ask(url, "live?loader=1")["loaders"]] == [True, False]
+    assert [one["ended"] for one in answer(url, "live?loader=1")["loaders"]] == [True, False]
     assert pickle.loads(pickle.dumps(second)).dashboard is None
     second.close()
     assert not [
         one for one in set(threading.enumerate()) - before if "view" in one.name or "dash" in one.name
     ]
-    with pytest.raises(bp.AccessError):
-        attach.ask(url, "live")
-    with pytest.raises(NotFoundError, match="dashboard=True"):
-        attach.find("")
+    with pytest.raises(ConnectionError):
+        answer(url, "live")
 
 
 def _now(url: str) -> dict[str, float]:
-    told = attach.ask(url, "live")
+    told = answer(url, "live")
     return dict(zip(told["columns"], told["rows"][-1], strict=True))
 
 
@@ -362,9 +365,8 @@ def test_a_loader_that_is_let_go_takes_its_page_along(images: str) -> None:
     next(iter(loader))
     del loader
     until(lambda: not [one for one in set(threading.enumerate()) - before if one.is_alive()])
-    with pytest.raises(bp.AccessError):
-        attach.ask(url, "live")
-    assert attach.running() == []
+    with pytest.raises(ConnectionError):
+        answer(url, "live")
 
 
 def test_a_port_that_is_taken(images: str) -> None:
@@ -395,51 +397,6 @@ def test_a_dashboard_by_the_environment(images: str, monkeypatch: pytest.MonkeyP
     assert loader.dashboard is None
     assert sum(len(batch["label"]) for batch in loader) == 12
     loader.close()
-
-
-def test_notes_of_others(tmp_path: Path) -> None:
-    folder = attach.folder()
-    note = attach.write("http://127.0.0.1:1234/token/", "a.beton")
-    assert note is not None
-    assert note.stat().st_mode & 0o777 == 0o600
-    assert folder.stat().st_mode & 0o777 == 0o700
-    # Of a process that is no more; a link; what is no note.
-    gone = run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
-    (folder / f"{int(gone.stdout)}.json").write_text(note.read_text())
-    (folder / "1.json").symlink_to(note)
-    (folder / "2.json").write_text("[")
-    (folder / "x.json").write_text("{}")
-    assert attach.running() == [attach.Note(os.getpid(), 1234, "http://127.0.0.1:1234/token/", "a.beton")]
-    assert not (folder / f"{int(gone.stdout)}.json").exists()
-    with pytest.raises(
-        NotFoundError, match=rf"there is no dashboard of 77; there are {os.getpid()} \(port 1234"
-    ):
-        attach.find("77")
-    with pytest.raises(OptionError, match="not 'x'"):
-        attach.find("x")
-    assert attach.find("http://a/b/") == "http://a/b/"
-    attach.remove(note)
-    assert attach.running() == []
-
-
-def test_attach_to_another_process(images: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = (
-        "import sys, batchplant as bp\n"
-        f"loader = bp.Loader({images!r}, 4, dashboard=True, pipelines={{'image': [bp.ops.Resize(8)]}})\n"
-        "list(loader); print('ready', flush=True); sys.stdin.read()\n"
-    ).replace("import sys,", "import sys, batchplant.ops,")
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "run")}
-    pipes = {"stdin": -1, "stdout": -1, "stderr": -1, "text": True, "env": environment}
-    with start([sys.executable, "-c", code], **pipes) as process:
-        assert process.stdout.readline() == "ready\n"
-        capsys.readouterr()
-        assert main(["view", "--attach", str(process.pid), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["about"]["pid"] == process.pid
-        assert main(["view", "--attach", "--no-browser"]) == 0
-        assert capsys.readouterr().out.startswith("http://127.0.0.1:")
-        process.stdin.close()
-        assert process.wait(PATIENCE) == 0
-    assert not list((tmp_path / "run" / "batchplant").iterdir())
 
 
 def test_a_running_loader_in_the_page(chromium: Any, images: str) -> None:
@@ -563,7 +520,7 @@ def test_view_embeds_the_page(images: str, monkeypatch: pytest.MonkeyPatch) -> N
     with bp.view(images, pipeline={"image": AUGMENT}) as seen:
         assert opened == [seen.url]
         assert _policy(seen.url).endswith("frame-ancestors 'none'")
-        assert attach.ask(seen.url, "dataset")["pipeline"]
+        assert answer(seen.url, "dataset")["pipeline"]
     assert repr(seen) == "<view, closed>"
     with in_notebook(monkeypatch):
         loader = bp.Loader(images, 5, pipelines={"image": AUGMENT})
@@ -571,7 +528,7 @@ def test_view_embeds_the_page(images: str, monkeypatch: pytest.MonkeyPatch) -> N
             assert len(opened) == 1
             assert f'src="{seen.url}"' in seen._repr_html_()
             assert "frame-ancestors http: https:" in _policy(seen.url)
-            assert attach.ask(seen.url, "dataset")["pipeline"]
+            assert answer(seen.url, "dataset")["pipeline"]
         loader.close()
     # Those of the server end by themselves.
     until(lambda: set(threading.enumerate()) <= before)

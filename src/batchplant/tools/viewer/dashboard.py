@@ -23,7 +23,6 @@ from ...loading.loader import DASHBOARD, Loader
 from ...order import describe
 from ...storage.platform import resident_memory
 from .. import Document
-from . import attach
 from .pipelines import loader_arguments
 
 # Measurements that are stored.
@@ -141,7 +140,6 @@ class Dashboard:
             warnings.warn(f"the dashboard takes another port: {error}", stacklevel=5)
             self.server = Server(session, port=0)
         self.server.start()
-        self._note = attach.write(self.server.url, shown(first.reader.path))
         self._thread = threading.Thread(target=self._look, name="batchplant-dashboard", daemon=True)
         self._thread.start()
 
@@ -187,7 +185,6 @@ class Dashboard:
         with self._lock:
             ended, self._ended = self._ended, True
         if not ended:
-            attach.remove(self._note)
             self.server.stop()
 
 

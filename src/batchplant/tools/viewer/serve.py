@@ -115,19 +115,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def open_browser(url: str) -> threading.Thread | None:
-    """Open the page in a browser if there is a screen; a text browser would take over the terminal.
-
-    Return the thread that does so. It ends when the browser has started, or, for some browsers, is closed.
-    """
+def open_browser(url: str) -> None:
+    """Open the page in a browser if there is a screen; a text browser would take over the terminal."""
     if sys.platform.startswith("linux") and not ({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()):
         print("no screen here: open the link in a browser", file=sys.stderr)
-        return None
+        return
     import webbrowser
 
-    thread = threading.Thread(target=webbrowser.open, args=(url,), daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def new_token() -> str:
