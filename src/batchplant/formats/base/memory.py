@@ -18,11 +18,10 @@ from ...codecs.arrow import from_arrow, pyarrow, schema_of
 from ...codecs.arrow.infer import has_gaps, is_whole_list
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_image
-from ...codecs.objects import Values, as_columns
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, SchemaError, located
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
-from ...schema.columns import I64, Column, Columns, Ragged
+from ...schema.columns import I64, AnyArray, Column, Columns, Ragged
 from .records import GivenSchema, given_schema
 from .tables import TableReader
 
@@ -32,6 +31,10 @@ PATH = "<memory>"
 LOOK_AT = 32
 # Rows of an Arrow table that are decoded at a time.
 UNIT_ROWS = 65536
+# The field of values that have no name.
+PLAIN = "data"
+
+Values = AnyArray | list[Any]
 
 
 class ValuesReader(Reader):
@@ -209,3 +212,85 @@ def _array(tensor: Any) -> Any:
         return tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     except TypeError:
         raise SchemaError(f"NumPy has no {tensor.dtype}: convert it, as with .float()") from None
+
+
+# -- objects ------------------------------------------------------------------------------------------
+# Python objects that are datasets: their columns.
+
+
+def as_columns(objects: Sequence[Any]) -> tuple[str, dict[str, Values], list[str]]:
+    """Return (a description, the columns, the names of values beside them that are no columns)."""
+    if len(objects) != 1:
+        listed = bool(objects) and all(isinstance(element, list) for element in objects)
+        rows = [row for rows_of_object in objects for row in rows_of_object] if listed else list(objects)
+        return _columns_of_rows(f"{len(objects)} pickles", rows)
+    [obj] = objects
+    if hasattr(obj, "iloc") and hasattr(obj, "columns"):
+        names = [str(name) for name in obj.columns]
+        return (
+            "a DataFrame",
+            _by_name(names, [_series_values(obj.iloc[:, position]) for position in range(len(names))]),
+            [],
+        )
+    if isinstance(obj, Mapping):
+        names = [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in obj]
+        columns = _by_name(names, [_column_of(value) for value in obj.values()])
+        usable = {name: values for name, values in columns.items() if values is not None}
+        if usable:
+            return "a dict of columns", usable, [name for name in columns if name not in usable]
+        return _columns_of_rows("one sample", [obj])
+    values = _column_of(obj)
+    if isinstance(values, np.ndarray) and values.dtype.names:
+        return "a structured array", {name: values[name] for name in values.dtype.names}, []
+    if isinstance(values, np.ndarray):
+        return "an array", {PLAIN: values}, []
+    if values is None:
+        raise SchemaError(
+            f"an object of type {type(obj).__name__} is not a dataset; pass a dict of columns, a list of "
+            "dicts, a DataFrame or an array"
+        )
+    return _columns_of_rows("a list", values)
+
+
+def _by_name(names: list[str], columns: list[Any]) -> dict[str, Any]:
+    if len(set(names)) < len(names):
+        raise SchemaError(f"two columns have one name: {', '.join(names)}")
+    return dict(zip(names, columns, strict=True))
+
+
+def _column_of(obj: Any) -> Values | None:
+    """Return a column; None for a single value."""
+    if isinstance(obj, list | tuple | range):
+        return list(obj)
+    if hasattr(obj, "to_numpy") and hasattr(obj, "isna"):
+        return _series_values(obj)
+    if hasattr(obj, "__array__") and not isinstance(obj, np.generic):
+        # A mapped array stays one.
+        array = obj if isinstance(obj, np.ndarray) else np.asarray(obj)
+        if array.ndim:
+            return list(array) if array.dtype.hasobject and not array.dtype.names else array
+    return None
+
+
+def _series_values(series: Any) -> Values:
+    """Return a column of pandas: NaN and NaT stay in a column of numbers, else they become None."""
+    if getattr(series.dtype, "tz", None) is not None:
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    if isinstance(series.dtype, np.dtype) and not series.dtype.hasobject:
+        return np.asarray(series.to_numpy())
+    missing = series.isna().to_numpy()
+    # Columns of pandas' own kinds (text, nullable numbers, categories) as the values they stand for.
+    values = series.to_numpy(dtype=object)
+    return [None if is_missing else value for is_missing, value in zip(missing, values, strict=True)]
+
+
+def _columns_of_rows(kind: str, rows: list[Any]) -> tuple[str, dict[str, Values], list[str]]:
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = [[row.get(name) for row in rows] for name in names]
+        return f"{kind} of dicts", _by_name([str(name) for name in names], columns), []
+    if rows and all(isinstance(row, tuple) and row for row in rows) and len({len(row) for row in rows}) == 1:
+        fields = getattr(rows[0], "_fields", range(len(rows[0])))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return f"{kind} of tuples", _by_name([str(name) for name in fields], columns), []
+    return f"{kind} of values", {PLAIN: rows}, []
