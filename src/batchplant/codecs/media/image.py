@@ -134,11 +134,8 @@ def _is_deep(view: U8, head: Header) -> bool:
 
 def _png16_decode(view: U8) -> Pixels:
     library = _imagecodecs()
-    try:
+    with pillow.decoding():
         pixels: Pixels = library.png_decode(view.data)
-    # As Pillow's, its decoders raise what they like.
-    except Exception as error:
-        raise DecodeError(f"{type(error).__name__}: {error}") from None
     return pixels
 
 
@@ -187,11 +184,8 @@ def page_count(data: Any) -> int:
     if encoding == "png" and b"acTL" not in view[:4096].tobytes():
         return 1
     image = pillow.open_image(_view_and_header(view)[0], encoding)
-    try:
+    with pillow.decoding():
         return int(getattr(image, "n_frames", 1))
-    # Pillow reads on to count, and may meet damage.
-    except Exception as error:
-        raise DecodeError(f"{type(error).__name__}: {error}") from None
 
 
 def pages(data: Any) -> Pixels:
@@ -217,12 +211,9 @@ def _plain_pages(view: U8, count: int) -> list[Pixels]:
     image = pillow.open_image(view, "tiff")
     images = []
     for number in range(count):
-        try:
+        with pillow.decoding():
             image.seek(number)
             image.load()
-        # As Pillow's decoders do.
-        except Exception as error:
-            raise DecodeError(f"{type(error).__name__}: {error}") from None
         images.append(pillow.pixels_of(image))
     return images
 
@@ -233,22 +224,16 @@ def frames(data: Any) -> list[Pixels]:
     image = pillow.load(view, head.encoding)
     images: list[Pixels] = []
     for number in range(1, getattr(image, "n_frames", 1) + 1):
-        try:
+        with pillow.decoding():
             # It may grow on the way.
             image.seek(number - 1)
-        # As Pillow's decoders do.
-        except Exception as error:
-            raise DecodeError(f"{type(error).__name__}: {error}") from None
         description = f"an animation whose first {number} images are {image.width}×{image.height}"
         pixels = number * image.width * image.height
         if pixels > limits.max_pixels():
             raise too_large(description)
         check_bytes(description, 3 * pixels, view)
-        try:
+        with pillow.decoding():
             images.append(pillow.array_of(image, "RGB"))
-        # As Pillow's decoders do.
-        except Exception as error:
-            raise DecodeError(f"{type(error).__name__}: {error}") from None
     return images
 
 

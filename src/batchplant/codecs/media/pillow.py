@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DecodeError, EncodeError, MissingLibraryError, needs
+from ...errors import BatchplantError, DecodeError, EncodeError, MissingLibraryError, needs
 from ...schema.columns import U8, AnyArray
 from ...storage import limits
 from . import exif
@@ -43,6 +45,17 @@ def own_limit() -> float:
     return float("inf") if max_pixels is None else float(max_pixels)
 
 
+@contextlib.contextmanager
+def decoding() -> Iterator[None]:
+    """Raise as DecodeError what decoders raise on damaged bytes: OSError, SyntaxError, struct.error, …"""
+    try:
+        yield
+    except BatchplantError:
+        raise
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from None
+
+
 def open_image(view: U8, encoding: str) -> Any:
     """A PIL image, nothing of it decoded yet; a DecodeError where it is larger than allowed.
 
@@ -53,13 +66,10 @@ def open_image(view: U8, encoding: str) -> Any:
         # Pillow would turn the pixels of a TIFF, and of nothing else.
         view = np.frombuffer(exif.upright(exif.Metadata(view.tobytes())).exif, np.uint8)
     file = io.BufferedReader(Memory(view.data)) if view.size > STRIP_BYTES else io.BytesIO(view.tobytes())
-    try:
+    with decoding():
         importlib.import_module(f"PIL.{PLUGINS[encoding]}ImagePlugin")
         image = opened.OPEN[encoding.upper()][0](file, "")
         width, height = image.size
-    # Pillow's decoders raise many kinds on damaged bytes (OSError, SyntaxError, struct.error, …).
-    except Exception as error:
-        raise DecodeError(f"{type(error).__name__}: {error}") from None
     # A header may not tell all: an image of an animation can be larger than the whole.
     if width * height > limits.max_pixels():
         raise DecodeError(f"the image has {width}×{height} pixels, and the limit is {limits.max_pixels()}")
@@ -72,11 +82,8 @@ def open_image(view: U8, encoding: str) -> Any:
 def load(view: U8, encoding: str) -> Any:
     """A decoded PIL image."""
     image = open_image(view, encoding)
-    try:
+    with decoding():
         image.load()
-    # As above.
-    except Exception as error:
-        raise DecodeError(f"{type(error).__name__}: {error}") from None
     return image
 
 
