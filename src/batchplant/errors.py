@@ -274,9 +274,7 @@ class located:  # noqa: N801 -- it reads as a statement
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, BatchplantError):
             error.at(**self._place)
 
@@ -297,9 +295,7 @@ class exceptions_as(located):  # noqa: N801 -- as above
         super().__init__(**place)
         self._make, self._message, self._kinds = make, message, kinds
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, self._kinds) and not (
             Exception in self._kinds and isinstance(error, BatchplantError)
         ):
@@ -319,9 +315,7 @@ class needs(located):  # noqa: N801 -- as above
         super().__init__()
         self._reason, self._extra = reason, extra
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # OSError: the package is there, and the library that it wraps is not.
         if isinstance(error, ImportError | OSError):
             raise MissingLibraryError(f'{self._reason}: pip install "batchplant[{self._extra}]"') from None

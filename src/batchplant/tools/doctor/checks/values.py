@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....schema import Field, Float, Tensor, Text, Time
-from ....schema.columns import I64, U8, Ragged
+from ....schema.columns import I64, Ragged
 from ... import Array
 from ..check import Batch, CellCheck, Check, Subject, Tally
 from ..report import Finding
@@ -186,10 +186,6 @@ class NaiveTimes(CellCheck):
         mend = f'if they are UTC, say so when you write them: Time({unit}, tz="UTC")'
         message = f"{'text of times' if text else 'times'} without a time zone"
         return self.cells(message, tally, mend, examples=tally.examples()[:2])
-
-
-def _is_naive(cell: U8) -> bool:
-    return len(cell) < 40 and NAIVE.fullmatch(cell.tobytes()) is not None
 
 
 class OddValues(CellCheck):
