@@ -243,3 +243,14 @@ def test_what_shards_skip_is_named_by_its_number_in_the_whole(tmp_path):
 def test_shard_sizes_that_cannot_be(source, tmp_path):
     with pytest.raises(bp.OptionError, match="at least 1 byte"):
         bp.convert(source, tmp_path / "out.npz", shard_size=0)
+
+
+def test_datasets_are_opened_where_they_are_no_readers() -> None:
+    first, second = {"x": [1, 2]}, {"x": [3]}
+    with bp.concat([first, bp.open(second)]) as joined:
+        assert [sample["x"] for sample in joined] == [1, 2, 3]
+    with bp.interleave([first, second]) as mixed:
+        assert [sample["x"] for sample in mixed] == [1, 3, 2]
+    for source in ("a.beton", bp.open(first)):
+        with pytest.raises(bp.OptionError, match="give a list"):
+            bp.concat(source)

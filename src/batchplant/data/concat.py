@@ -22,7 +22,7 @@ from ..storage.patterns import independent
 from ..storage.spans import Spans, concat_spans
 from . import filters
 from .keys import FormatKeys, KeyTable
-from .reader import Reader
+from .reader import Reader, open_reader
 
 if TYPE_CHECKING:
     from .expressions import Bound
@@ -406,25 +406,33 @@ def shifted(problem: Problem, by: int) -> Problem:
     return dataclasses.replace(problem, sample=None if problem.sample is None else problem.sample + by)
 
 
-def concat(readers: Iterable[Reader]) -> Reader:
-    """The samples of ``readers`` with the same fields as one dataset, one reader after another.
+def concat(readers: Iterable[Any]) -> Reader:
+    """The samples of datasets with the same fields as one dataset, one after another.
+
+    readers: Readers, or what :func:`batchplant.open` takes.
 
     Raises: SchemaError where their fields differ; OptionError where there are none.
     """
-    return Concat(tuple(readers))
+    return Concat(_opened(readers))
+
+
+def _opened(sources: Iterable[Any]) -> list[Reader]:
+    if isinstance(sources, str | os.PathLike | Reader):
+        raise OptionError("give a list of datasets")
+    return [source if isinstance(source, Reader) else open_reader(source) for source in sources]
 
 
 def interleave(
-    readers: Iterable[Reader], *, cycle: int | None = None, block: int = 1, seed: int | None = None
+    readers: Iterable[Any], *, cycle: int | None = None, block: int = 1, seed: int | None = None
 ) -> Reader:
-    """The samples of readers with the same fields, in turn: ``block`` samples of each of ``cycle``.
+    """The samples of datasets with the same fields, in turn: ``block`` samples of each of ``cycle``.
 
-    The order is that of tf.data's interleave: where a reader has no more, the next one takes its turn. With a
-    ``seed`` the readers are shuffled first.
+    readers: Readers, or what :func:`batchplant.open` takes. The order is that of tf.data's interleave: where
+    a reader has no more, the next one takes its turn. With a ``seed`` the readers are shuffled first.
 
     Raises: SchemaError where their fields differ; OptionError where there are none.
     """
-    shards = list(readers)
+    shards = _opened(readers)
     if seed is not None:
         shards = [shards[number] for number in np.random.default_rng(seed).permutation(len(shards))]
     joined = Concat(shards)

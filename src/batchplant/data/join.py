@@ -32,8 +32,8 @@ def join(
     no partner, ``inner`` leaves it out. The order is that of the first source. Fields keep their places in
     their files, so images are decoded there.
 
-    Raises: SampleKeyError where a sample has no partner (``strict``) or several; SchemaError where two have a
-    field of one name.
+    Raises: SampleKeyError where a sample has no partner (``strict``) or several; OptionError where datasets
+    that are joined by position differ in length; SchemaError where two have a field of one name.
     """
     if isinstance(sources, str | os.PathLike | Reader) or len(sources) < 2:
         raise OptionError("join needs a list of two datasets or more")

@@ -299,7 +299,10 @@ class Reader:
                 number += 1
 
     def select(self, fields: Iterable[str]) -> Reader:
-        """Return the same samples with only these fields, in this order."""
+        """Return the same samples with only these fields, in this order.
+
+        Raises: FieldNameError.
+        """
         return View(self, fields=self._names(fields))
 
     def with_masks(self, fields: Iterable[str]) -> Reader:
@@ -311,7 +314,10 @@ class Reader:
         return Renamed(self, dict(names))
 
     def subset(self, indices: npt.ArrayLike) -> Reader:
-        """Return only these samples, in this order."""
+        """Return only these samples, in this order.
+
+        Raises: SampleIndexError.
+        """
         return View(self, indices=self._check(indices))
 
     def filter(self, where: str | Condition) -> Reader:
@@ -321,8 +327,8 @@ class Reader:
         compares a missing cell is never true, nor is its opposite; ``x is null`` finds it. What cannot match
         is skipped by the format's statistics, where it has some; ``facts()`` of the result says how much.
 
-        Raises: FieldNameError, SchemaError or OptionError for a condition that cannot be true of these
-        fields.
+        Raises: FieldNameError for a field that is not there; OptionError for a condition that cannot be
+        parsed, or that compares a field with a value of another kind.
         """
         from .expressions import bind
 
@@ -377,6 +383,9 @@ class Reader:
 
         ``key in keys``, ``len(keys)``, ``keys.index(key)``, ``keys.indices(many)``; iterating gives them in
         the order of the samples.
+
+        Raises: OptionError where the format has none and no field is named; SampleKeyError for a key that no
+        sample has, or several.
         """
         cache = self._keys_by_field = self._keys_by_field or {}
         field_keys = cache.get(field)
@@ -423,7 +432,10 @@ class Reader:
             raise MissingLibraryError("data frames need pandas: pip install pandas") from None
 
     def array(self, field: str) -> Array:
-        """Return a field (of a model: a tensor) as one N-d array, samples first, that is read when sliced."""
+        """Return a field (of a model: a tensor) as one N-d array, samples first, that is read when sliced.
+
+        Raises: SchemaError where its cells are not arrays of one shape.
+        """
         return array_of(self, field)
 
     def tensors(self) -> Mapping[str, AnyArray]:

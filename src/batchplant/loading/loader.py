@@ -174,6 +174,11 @@ class Loader:
     see :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of
     more bytes than there is memory are not). dashboard: True, or a port, to see on a web page where time
     goes; the link is printed, and ``loader.dashboard.url``.
+
+    Raises: OptionError for arguments that do not fit the data or each other, and what
+    :func:`batchplant.open` raises. While batches are made: DataError, with path, sample and field, where a
+    sample cannot be read or decoded (``on_error="skip"`` leaves it out); AccessError where a disk or a server
+    does not give the bytes.
     """
 
     # The page of this loader, with its ``url``; None without ``dashboard``.
