@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools as _functools
 import importlib as _importlib
+import os as _os
+import sys as _sys
+import threading as _threading
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
@@ -154,15 +157,27 @@ _MODULES = {
     "tfrecord": "compat.tfrecord",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+_lock = _threading.RLock()
+
+
+def _after_fork() -> None:
+    """Replace the lock, which a thread of the parent may have held."""
+    global _lock
+    _lock = _threading.RLock()
+
+
+_os.register_at_fork(after_in_child=_after_fork)
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _MODULES:
-        value: _Any = _importlib.import_module(f"batchplant.{_MODULES[name]}")
-    elif name in _MODULE_OF:
-        value = getattr(_importlib.import_module(f"batchplant.{_MODULE_OF[name]}"), name)
-    else:
+    path = _MODULES.get(name) or _MODULE_OF.get(name)
+    # The import system asks for a module before it imports it itself, with locks of its own held.
+    if path is None or _sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Two threads that each import parts of a package may get half of it.
+    with _lock:
+        module = _importlib.import_module(f"batchplant.{path}")
+    value: _Any = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -116,6 +116,38 @@ for name in sys.argv[1:]:
     )
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_names_can_be_used_first_by_several_threads_at_once():
+    code = """
+import os, random, sys, threading
+import numpy, batchplant
+sys.setswitchinterval(1e-5)
+
+def use(names):
+    barrier.wait()
+    for name in names:
+        try:
+            getattr(batchplant, name)
+        except BaseException as error:
+            errors.append(repr(error))
+
+for trial in range(3):
+    if os.fork() == 0:
+        errors, barrier, chosen = [], threading.Barrier(8), random.Random(trial)
+        names = [*batchplant.__all__, "ops", "order", "codecs"]
+        threads = [threading.Thread(target=use, args=(chosen.sample(names, 12),)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(errors, file=sys.stderr)
+        os._exit(bool(errors))
+    if os.wait()[1]:
+        sys.exit("a name could not be imported")
+"""
+    run(code)
+
+
 def test_exports_are_sorted_complete_and_there():
     assert batchplant.__all__ == sorted(batchplant.__all__)
     assert [name for name in batchplant.__all__ if not hasattr(batchplant, name)] == []
