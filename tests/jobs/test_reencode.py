@@ -118,6 +118,22 @@ def test_what_shrinks_stays_as_lossy_as_it_was(tmp_path):
         assert exif.is_lossy_webp(data) == (source == "lossy webp")
 
 
+@pytest.mark.parametrize("kind", ["RGB", "L", "CMYK", "progressive"])
+def test_a_jpeg_shrinks_as_its_pixels_do(kind, tmp_path):
+    """In one go where it is in color and undamaged, which rounds once less than decoding and shrinking."""
+    photo = Pillow.fromarray(smooth(120, 90))
+    buffer = io.BytesIO()
+    mode = kind if kind in ("L", "CMYK") else "RGB"
+    photo.convert(mode).save(buffer, "JPEG", progressive=kind == "progressive")
+    data = buffer.getvalue()
+    shrunk = stored(tmp_path, data, max_resolution=50, image_format="png" if mode != "CMYK" else "tiff")[3]
+    expected = image.fit(image.decode(data), 50)
+    assert shrunk.shape == expected.shape
+    assert np.abs(shrunk.astype(int) - expected).max() <= 1
+    with pytest.raises(bp.DecodeError, match="(?i)premature end"):
+        stored(tmp_path, data[: len(data) // 2] + b"\xff\xd9", max_resolution=50)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

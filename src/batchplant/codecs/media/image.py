@@ -11,6 +11,8 @@ I is int32 and F float32 in one channel. Everything else goes by its dtype and c
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from .header import probe as probe
 from .pixels import Pixels as Pixels
 from .pixels import expand as expand
 from .pixels import fit as fit
+from .pixels import fitted_size
 from .pixels import mode_name as mode_name
 from .pixels import mode_of as mode_of
 from .pixels import orient as orient
@@ -59,6 +62,8 @@ LOSSLESS_MODES = {
     "bmp": ("L", "RGB", "P"),
     "raw": ("L", "LA", "RGB", "RGBA"),
 }
+
+_LOCAL = threading.local()
 
 orientation = exif.orientation
 from_pillow = pillow.pixels_of
@@ -110,6 +115,34 @@ def _native_decode(view: U8, head: Header, mode: str | None) -> Pixels | None:
     except ValueError as error:
         raise DecodeError(str(error)) from None
     return None
+
+
+def _engine() -> _native.Engine:
+    """Return an engine of this thread; one that was made before a fork has lost its own."""
+    if getattr(_LOCAL, "process", None) != os.getpid():
+        _LOCAL.engine, _LOCAL.process = _native.Engine(1), os.getpid()
+    engine: _native.Engine = _LOCAL.engine
+    return engine
+
+
+def decode_shrunk(data: Any, longest: int) -> Pixels | None:
+    """Decode a JPEG in color and shrink it as ``fit`` does, at once; None for other or damaged images.
+
+    That takes half the time. Levels differ from those of two steps by one at most.
+    """
+    view, head = _view_and_header(data)
+    is_color_jpeg = head.encoding == "jpeg" and head.mode == "RGB"
+    is_larger = max(head.height, head.width) > longest
+    if not is_color_jpeg or not is_larger or head.width * head.height > MAX_NATIVE_JPEG_PIXELS:
+        return None
+    zero, size = np.zeros(1, dtype=np.int64), np.array([len(view)], dtype=np.int64)
+    box = np.array([[0, 0, head.width, head.height]], dtype=np.float64)
+    pixels = np.empty((1, *fitted_size(head.height, head.width, longest), 3), dtype=np.uint8)
+    status, _, warnings = _engine().decode(
+        [view], zero.astype(np.int32), zero, size, None, box, np.zeros(1, dtype=np.bool_), pixels,
+        layout="nhwc", filter="area",
+    )  # fmt: skip
+    return None if status.any() or warnings else pixels[0]
 
 
 def _library_decode(view: U8, head: Header, mode: str | None, *, indices: bool) -> Pixels:

@@ -317,7 +317,13 @@ def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
     if mask and header.mode == "P":
         pixels, palette = image.decode_palette(data)
     else:
-        pixels = image.to_rgb(data) if options.to_rgb else image.decode(data)
+        shrunk = None
+        if options.max_resolution is not None and not mask:
+            shrunk = image.decode_shrunk(data, options.max_resolution)
+        if shrunk is not None:
+            pixels = shrunk
+        else:
+            pixels = image.to_rgb(data) if options.to_rgb else image.decode(data)
     # As pixels, CMYK is four channels like RGBA, and would be taken for it.
     mode = "CMYK" if header.mode == "CMYK" and not options.to_rgb else image.mode_of(pixels)
     metadata = exif.read(data)

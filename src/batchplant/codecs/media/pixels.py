@@ -63,16 +63,21 @@ def orient(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
+def fitted_size(height: int, width: int, longest: int) -> tuple[int, int]:
+    """Return height and width scaled so that the longer is ``longest``, rounded as FFCV does."""
+    ratio = longest / max(height, width)
+    return max(1, int(ratio * height)), max(1, int(ratio * width))
+
+
 def fit(pixels: Pixels, longest: int | None, *, nearest: bool = False) -> Pixels:
-    """Area-averaged down until the longer side is at most ``longest`` (sizes rounded as FFCV does).
+    """Shrink by area averaging until the longer side is at most ``longest``.
 
     ``nearest`` takes one of the pixels in place of their mean: numbers of classes have none.
     """
     height, width = pixels.shape[:2]
     if longest is None or max(height, width) <= longest:
         return pixels
-    ratio = longest / max(height, width)
-    wide, high = max(1, int(ratio * width)), max(1, int(ratio * height))
+    high, wide = fitted_size(height, width, longest)
     if nearest:
         rows, columns = (
             ((np.arange(new) + 0.5) * old / new).astype(np.int64)
