@@ -130,7 +130,7 @@ def test_a_jpeg_shrinks_as_its_pixels_do(kind, tmp_path):
     expected = image.fit(image.decode(data), 50)
     assert shrunk.shape == expected.shape
     assert np.abs(shrunk.astype(int) - expected).max() <= 1
-    with pytest.raises(bp.DecodeError, match="(?i)premature end"):
+    with pytest.raises(bp.DecodeError, match="sample 0"):
         stored(tmp_path, data[: len(data) // 2] + b"\xff\xd9", max_resolution=50)
 
 
