@@ -95,15 +95,14 @@ def cut_offsets(offsets: I32, length: int, rank: MeshRank) -> I32:
 
     A run is tokens of one sequence that follow each other; ``offsets``: where sequences begin in whole rows.
     """
-    size, position = length // rank.chunk_count, 0
-    begins: list[I32] = []
-    for row in range(int(offsets[-1]) // length):
-        previous = -2
-        for chunk in rank.chunks:
-            start = row * length + chunk * size
-            first, last = np.searchsorted(offsets, (start, start + size))
-            if chunk != previous + 1 and (first == last or offsets[first] != start):
-                begins.append(np.array([position], dtype=np.int32))
-            begins.append(offsets[first:last] - start + position)
-            position, previous = position + size, chunk
-    return np.concatenate([*begins, np.array([position])]).astype(np.int32)
+    size, rows = length // rank.chunk_count, int(offsets[-1]) // length
+    starts = (np.arange(rows)[:, None] * length + np.array(rank.chunks) * size).ravel()
+    # Where the chunks begin in the slices.
+    positions = np.arange(len(starts)) * size
+    first, last = np.searchsorted(offsets, starts), np.searchsorted(offsets, starts + size)
+    counts = last - first
+    chunk = np.repeat(np.arange(len(starts)), counts)
+    inner = offsets[np.arange(len(chunk)) + (first - np.cumsum(counts) + counts)[chunk]]
+    follows = np.append(False, starts[1:] == starts[:-1] + size)[: len(starts)]
+    begins = [positions[~follows], inner + (positions - starts)[chunk], [len(starts) * size]]
+    return np.unique(np.concatenate(begins)).astype(np.int32)
