@@ -159,6 +159,11 @@ def test_what_makes_no_sense_is_refused(plain, options, said):
         bp.Loader(plain, 4, **options)
 
 
+def test_arguments_that_are_nearly_right_have_a_hint(plain):
+    with pytest.raises(TypeError, match=r"'batch_axis' .did you mean batch_axes"):
+        bp.Loader(plain, 4, mesh={"dp": 2}, rank=0, batch_axis=("dp",))
+
+
 def test_a_mesh_checks_its_arguments():
     with pytest.raises(OptionError, match="need sequence_axis"):
         bp.Mesh({"dp": 2}, balanced=True)

@@ -273,7 +273,9 @@ class _Batches(torch.utils.data.IterableDataset):
         """Raise if Accelerate would divide these batches among ranks: they belong to one rank already."""
         state = sys.modules.get("accelerate.state")
         active = state.GradientState().active_dataloader if state is not None else None
-        if active is None or self.loader.world_size == 1:
+        # Ranks of a mesh may all have the same batches, and would be given parts of them as well.
+        processes = (process_group_rank() or (0, self.loader.world_size))[1]
+        if active is None or processes == 1:
             return
         dataset = getattr(active, "dataset", None)
         if self in (dataset, getattr(dataset, "dataset", None)):

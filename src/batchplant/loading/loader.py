@@ -613,7 +613,7 @@ class Loader:
 
 def _unexpected_argument(name: str) -> TypeError:
     """Return the error for an argument that does not exist, with a hint at the one that was meant."""
-    arguments = [field.name for field in dataclasses.fields(LoaderConfig)]
+    arguments = [field.name for field in dataclasses.fields(LoaderConfig)] + ["batch_axes", "sequence_axis"]
     options = [field.name for field in dataclasses.fields(DecodeOptions)]
     hint = near(name, arguments)
     if name in options:
