@@ -130,8 +130,12 @@ def test_a_jpeg_shrinks_as_its_pixels_do(kind, tmp_path):
     expected = image.fit(image.decode(data), 50)
     assert shrunk.shape == expected.shape
     assert np.abs(shrunk.astype(int) - expected).max() <= 1
+
+
+def test_a_cut_jpeg_is_refused_when_it_shrinks(tmp_path):
+    data = SOURCES["jpeg"]
     with pytest.raises(bp.DecodeError, match="sample 0"):
-        stored(tmp_path, data[: len(data) // 2] + b"\xff\xd9", max_resolution=50)
+        stored(tmp_path, data[: len(data) * 3 // 4] + b"\xff\xd9", max_resolution=16)
 
 
 @pytest.mark.parametrize(
