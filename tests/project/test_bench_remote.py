@@ -113,7 +113,7 @@ def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
     near = case({"batchplant .tar, local": 1000, "batchplant .tar": 750, "obstore": 5000, "litdata": 800})
     far = case({"batchplant .tar": 600, "litdata": 200}, late=0.1)
     item = {".tar": {"requests": 1.0, "ms": 5, "open": 2}}
-    rows = _remote_targets.targets({"cases": {"0": near, "30": far}, "ds[i]": {"0": item}})
+    rows = _remote_targets.targets({"cases": {"0": near, "30": far}, "ds[i]": {"0": item}, "MB": 100})
     found = {row["what"]: (row["met"], round(row["median"], 2)) for row in rows}
     first = "0 ms, first epoch: batchplant .tar :"
     assert found[f"{first} local"] == (False, 0.75)
@@ -131,7 +131,7 @@ def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_server_that_is_slower_than_the_loader_is_the_measure() -> None:
     near = case({"batchplant .tar, local": 1000, "batchplant .tar": 460, "obstore": 500})
-    rows = _remote_targets.targets({"cases": {"0": near}, "ds[i]": {}})
+    rows = _remote_targets.targets({"cases": {"0": near}, "ds[i]": {}, "MB": 100})
     assert [row["met"] for row in rows if "obstore" in row["what"]] == [True, True]
     assert not any(": local" in row["what"] for row in rows)
 

@@ -324,7 +324,9 @@ def test_golden_files(bucket: Bucket) -> None:
     found = [*Path(bucket.root).rglob("*.index"), *Path(bucket.root).rglob("*.onnx")]
     assert len(found) > 2
     for one in found:
-        opened_alike(bucket, str(one.relative_to(bucket.root)))
+        # Variables in slices are refused.
+        if one.name != "sliced.index":
+            opened_alike(bucket, str(one.relative_to(bucket.root)))
 
 
 def test_files_beside(bucket: Bucket) -> None:

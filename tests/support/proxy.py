@@ -349,8 +349,9 @@ class Proxy:
             for piece in _cut(part, fault.after - request.sent) if fault.then else (part,):
                 if fault.then and request.sent == fault.after and not self._break(client, fault):
                     return False
-                client.sendall(piece)
+                # Counted first: who has received it may look at once.
                 self._sent(request, len(piece))
+                client.sendall(piece)
                 if self.bandwidth:
                     self._closed.wait(max(0.0, begun + request.sent / self.bandwidth - time.monotonic()))
         closes = "close" in ((answer.get("connection") or "") + (head.get("connection") or "")).lower()

@@ -84,7 +84,10 @@ def whole_chunks_of(batch: int, spans: Spans) -> list[tuple[int, int, Use]]:
     places = np.stack([np.repeat(spans.file[present], counts), np.repeat(first, counts) + later])
     rows = []
     for file, number in np.unique(places, axis=1).T.tolist():
-        low, high = spans.sources[file].chunk(number)
+        source = spans.sources[file]
+        if not isinstance(source, PooledSource):
+            continue
+        low, high = source.chunk(number)
         use = Use(batch, low, high, high - low, np.array([low]), np.array([high - low]))
         rows.append((file, number, use))
     return rows
