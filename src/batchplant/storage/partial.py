@@ -23,9 +23,9 @@ from ..errors import BatchplantError, BusyError, ExistsError, WriteError
 from ..schema.columns import as_bytes
 from .commit import WRITABLE_BY_OTHERS, put_file
 from .file_patches import Patch
-from .platform import try_lock
+from .platform import lock, try_lock
 from .targets import LocalTarget, target_of
-from .work import LOCK, STATE, drop, empty
+from .work import LOCK, STATE, TURN, drop, empty
 
 # A read may allocate this much memory, however short the file is.
 MIN_READ_BYTES = 16 << 20
@@ -187,8 +187,29 @@ class Partial:
         if not try_lock(self._lock):
             return False
         # Another process may have led, and finished, before.
-        lock = self.folder / LOCK
-        return lock.exists() and os.path.samestat(os.fstat(self._lock), lock.stat())
+        path = self.folder / LOCK
+        return path.exists() and os.path.samestat(os.fstat(self._lock), path.stat())
+
+    def lead_or_leave(self) -> bool:
+        """Return whether this process leads; otherwise leave the folder to those that still work in it.
+
+        One process at a time asks: of two that finish together, each would find the other there, and neither
+        would lead.
+        """
+        try:
+            turn = os.open(self.folder / TURN, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        # Another process led, and finished.
+        except FileNotFoundError:
+            self.suspend()
+            return False
+        try:
+            lock(turn)
+            leads = self.lead()
+            if not leads:
+                self.suspend()
+            return leads
+        finally:
+            os.close(turn)
 
     def _take_lock(self, *, shared: bool = False) -> None:
         lock = self.folder / LOCK

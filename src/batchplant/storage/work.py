@@ -32,6 +32,8 @@ WORK_BYTES = "BATCHPLANT_WORK_BYTES"
 NOTE = "target.json"
 STATE = "state.json"
 LOCK = "lock"
+# The lock of the process that looks whether it is the last one in the folder.
+TURN = "turn"
 STAGING_NAME = re.compile(r"\..+\.partial", re.DOTALL)
 # Options to reach a bucket; the other options are about caches. None of them is a secret.
 REACH_OPTIONS = ("endpoint", "region", "anonymous", "profile")

@@ -146,7 +146,7 @@ def convert_to_files(job: Job, engine: Engine, *, resume: bool, progress: Progre
 def _leads(files: Files, engine: Ranks) -> bool:
     """True where this rank commits, now that all files are done."""
     if files.partial.staging is None:
-        return files.partial.lead()
+        return files.partial.lead_or_leave()
     # Other finished ranks of this machine are about to leave.
     while engine.rank == 0 and files.partial.folder.exists():
         if files.partial.lead():
