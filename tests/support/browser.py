@@ -89,6 +89,8 @@ class Tab:
         # Not as a script element, which the page's own policy forbids; it stays until the page is left.
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(source.read_text())
+        # What is still being computed is shown pale.
+        self.page.wait_for_function("() => !document.querySelector('[aria-busy=\"true\"]')")
         result = self.page.evaluate("() => axe.run({resultTypes: ['violations']})")
         return [
             f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['html'][:200]}"
