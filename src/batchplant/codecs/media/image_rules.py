@@ -317,13 +317,10 @@ def _decoded(data: Any, options: ImageOptions, mask: bool) -> _Decoded:
     if mask and header.mode == "P":
         pixels, palette = image.decode_palette(data)
     else:
-        shrunk = None
-        if options.max_resolution is not None and not mask:
-            shrunk = image.decode_shrunk(data, options.max_resolution)
-        if shrunk is not None:
-            pixels = shrunk
-        else:
-            pixels = image.to_rgb(data) if options.to_rgb else image.decode(data)
+        bound = None if mask else options.max_resolution
+        shrunk = None if bound is None else image.decode_shrunk(data, bound)
+        decode = image.to_rgb if options.to_rgb else image.decode
+        pixels = decode(data) if shrunk is None else shrunk
     # As pixels, CMYK is four channels like RGBA, and would be taken for it.
     mode = "CMYK" if header.mode == "CMYK" and not options.to_rgb else image.mode_of(pixels)
     metadata = exif.read(data)
