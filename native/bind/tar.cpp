@@ -46,12 +46,6 @@ nb::typed<nb::dict, nb::str, nb::any> finish(TarScanner& scanner, Failure failur
     return found;
 }
 
-int64_t without_header(const Bytes& data, const Int64s& starts, const Int64s& sizes) {
-    check_same_length(starts, "starts", sizes, "sizes");
-    nb::gil_scoped_release unlocked;
-    return first_without_header(data.data(), data.size(), starts.data(), sizes.data(), sizes.size());
-}
-
 bool is_header(const Bytes& data) {
     return data.size() >= static_cast<size_t>(tar_block) && is_tar_header(data.data());
 }
@@ -105,8 +99,6 @@ keys, key_offsets, firsts: the key and the first header of every sample. extensi
 rows, starts, sizes: sample, place and size of every member, by extension (extension_offsets).
 skipped: members in no sample. comment: of the first PAX header for the whole archive.)")
         .def_prop_ro("next", &TarScanner::next, "Offset where the next header is expected.");
-    module.def("tar_without_header", without_header, array_arg("data"), array_arg("starts"), array_arg("sizes"),
-               "The first run that does not lie behind a header of a file of its size, or -1.");
     module.def("is_tar_header", is_header, array_arg("data"),
                "Return True if the bytes begin with a tar header whose checksum is right.");
     module.def("tar_headers", headers, array_arg("names"), array_arg("offsets"), array_arg("sizes"),

@@ -284,20 +284,6 @@ void TarScanner::finish() {
     members_.clear();
 }
 
-int64_t first_without_header(const uint8_t* data, size_t size, const int64_t* starts, const int64_t* sizes, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-        if (!run_fits(starts[i], sizes[i], size) || starts[i] < tar_block || starts[i] % tar_block != 0) {
-            return static_cast<int64_t>(i);
-        }
-        const uint8_t* header = data + starts[i] - tar_block;
-        const char type = static_cast<char>(header[type_at]);
-        if (!is_tar_header(header) || (type != '0' && type != '7' && type != '\0')) return static_cast<int64_t>(i);
-        const int64_t stored_size = number(header + size_at, size_size);
-        if (stored_size != sizes[i] && sizes[i] < most_octal) return static_cast<int64_t>(i);
-    }
-    return -1;
-}
-
 namespace {
 
 void put_octal(uint8_t* at, size_t digits, int64_t value) {

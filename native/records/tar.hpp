@@ -82,10 +82,6 @@ private:
 // True if the 512 bytes are a header whose checksum is right.
 bool is_tar_header(const uint8_t* header);
 
-// The index of the first run [starts, starts + sizes) of the archive that does not lie behind a header of a
-// regular file of that size, or -1. A size of 8 GiB and more, which a PAX header tells, is not compared.
-int64_t first_without_header(const uint8_t* data, size_t size, const int64_t* starts, const int64_t* sizes, size_t n);
-
 // Appends what stands before the bytes of a member: a ustar header, and a PAX header before it where the name is
 // longer than 100 bytes or the size has more than 11 octal digits.
 void append_tar_header(std::vector<uint8_t>& out, std::string_view name, int64_t size);

@@ -1000,11 +1000,6 @@ class TarScanner:
     def next(self) -> int:
         """Offset where the next header is expected."""
 
-def tar_without_header(
-    data: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
-) -> int:
-    """The first run that does not lie behind a header of a file of its size, or -1."""
-
 def is_tar_header(data: NDArray[numpy.uint8]) -> bool:
     """Return True if the bytes begin with a tar header whose checksum is right."""
 
