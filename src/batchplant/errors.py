@@ -58,7 +58,7 @@ def with_place(
     message: str, path: str | None, sample: int | None, field: str | None, offset: int | None
 ) -> str:
     """Prefix a message with its location: ``a.beton, sample 3, field 'image', byte 812: …``."""
-    parts = [shown(path)] if path is not None else []
+    parts = [shown(path)] if path else []
     if sample is not None:
         parts.append(f"sample {sample}")
     if field is not None:

@@ -162,7 +162,7 @@ def test_what_cannot_be_stacked_is_refused(series) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"length": 0}, "length must be from 1"), ({"length": 2.5}, "whole number"),
+        ({"length": 0}, "length must be at least 1"), ({"length": 2.5}, "whole number"),
         ({"length": 2, "stride": 0}, "stride must be"), ({"length": 2, "pad": "no"}, "pad is zero or repeat"),
     ],
 )  # fmt: skip

@@ -1788,8 +1788,8 @@ def test_a_field_that_is_left_out_is_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size and prefetch_batches are at least 1, not 0 and 3"),
-        ({"prefetch_batches": 0}, "at least 1, not 4 and 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"prefetch_batches": 0}, "at least 1, not 0"),
         ({"on_error": "ignore"}, "on_error is raise or skip, not 'ignore'"),
         ({"order": "rnadom"}, "there is no order 'rnadom'"),
         ({"order": [20]}, "the order has sample 20, but there are 20 samples"),

@@ -143,7 +143,7 @@ def test_ranks_of_a_dict_come_from_the_launcher(plain, monkeypatch):
         ({"sequence_axis": "cp"}, "give mesh="),
         ({"mesh": {"dp": 2}, "rank": 0, "world_size": 2}, "leave out world_size"),
         ({"mesh": {"dp": 2}, "rank": 2}, "rank must be from 0 to 1, not 2"),
-        ({"mesh": {"dp": 0}, "rank": 0}, "the mesh axis dp must be from 1"),
+        ({"mesh": {"dp": 0}, "rank": 0}, "the mesh axis dp must be at least 1"),
         ({"mesh": {"dp": 2, "ep": 2}}, r"give batch_axes=\('dp',\) or batch_axes=\('dp', 'ep'\)"),
         ({"mesh": {"dp": 2, "tp": 2}, "batch_axes": ("dp", "fsdp")}, "no axis 'fsdp'.*it has dp, tp"),
         ({"mesh": {"dp": 2, "tp": 2}, "batch_axes": "dp"}, "takes several names"),

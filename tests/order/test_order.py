@@ -562,12 +562,12 @@ def test_subset_composes():
         (lambda: make(None, 5, **E0), "sample numbers must be whole numbers"),
         (lambda: make(lambda n, rng: [n], 5, **E0), "the order has sample 5"),
         (lambda: orders.from_array(np.array([2**63 + 1], np.uint64), samples=5), "the order has sample"),
-        (lambda: orders.random(-1, **E0), "n must be from 0 to"),
+        (lambda: orders.random(-1, **E0), "n must be at least 0, not -1"),
         (lambda: orders.random(2**48 + 1, **E0), "n must be from 0 to"),
         (lambda: orders.random(5.0, **E0), "n must be a whole number, not 5.0"),
         (lambda: orders.random(5, seed=-1, epoch=0), "seed must be from 0"),
         (lambda: orders.random(5, seed=0, epoch="1"), "epoch must be a whole number"),
-        (lambda: orders.windowed(5, window=0, **E0), "window must be from 1"),
+        (lambda: orders.windowed(5, window=0, **E0), "window must be at least 1"),
         (lambda: orders.quasi_random(5, blocks=[0.5] * 5, **E0), "one number per sample"),
         (lambda: orders.weighted([1, -1], **E0), "none below 0"),
         (lambda: orders.weighted([1, np.nan], **E0), "must be finite"),
@@ -581,11 +581,11 @@ def test_subset_composes():
         (lambda: shard(orders.sequential(5), rank=2, world_size=2, batch_size=1), "rank must be from 0 to 1"),
         (
             lambda: shard(orders.sequential(5), rank=0, world_size=0, batch_size=1),
-            "world_size must be from 1",
+            "world_size must be at least 1",
         ),
         (
             lambda: shard(orders.sequential(5), rank=0, world_size=1, batch_size=0),
-            "batch_size must be from 1",
+            "batch_size must be at least 1",
         ),
         (
             lambda: shard(orders.sequential(5), rank=0, world_size=1, batch_size=1, start=6),

@@ -18,7 +18,7 @@ from ..errors import OptionError, SchemaError, listed, near, no_such
 from ..order import mixture, orders
 from ..order.keyed import LONGEST, key_of, whole
 from ..order.metered import Metered
-from ..schema import Int, Tensor
+from ..schema import Bool, Float, Int, Tensor
 from ..schema.columns import I64, Column, Masked, Ragged, dense_of, starts_of
 from ..storage import index
 from . import mix_config
@@ -82,6 +82,9 @@ class Mix(ReaderWrapper):
     ``Mix.by_class`` and ``Mix.weighted`` are mixtures of the samples of one source, ``Mix.from_file`` what
     a plan says. The loader's order is that of each source; an epoch has them interleaved. Samples are
     numbered source after source, and pass after pass: ``origin`` says which sample of which source it is.
+
+    Raises: OptionError for weights that are negative or count what is not there; SchemaError where the fields
+    of the sources differ; what :func:`batchplant.open` raises for a source.
     """
 
     format = "mix"
@@ -182,6 +185,9 @@ class Mix(ReaderWrapper):
         field: what the classes are: whole numbers, booleans or text. weights: by class, by its name or
         number; what they do not name has the weight 1. options: those of Mix; unless ``stop`` says
         otherwise, an epoch ends when every sample came.
+
+        Raises: FieldNameError where there is no such field; OptionError where its values are no classes,
+        or ``weights`` name one that does not occur.
         """
         reader = source if isinstance(source, Reader) else open_reader(source)
         groups = rows_by_value(reader, field)
@@ -201,10 +207,16 @@ class Mix(ReaderWrapper):
         weights: a field of numbers, or one number for each sample. Samples whose weights are within 1 % of
         each other form a group, and all of a group come equally often. options: those of Mix; unless
         ``stop`` says otherwise, an epoch has as many samples as the source.
+
+        Raises: OptionError unless there is one finite number for each sample, none below 0 and one above.
         """
         reader = source if isinstance(source, Reader) else open_reader(source)
         if isinstance(weights, str):
             name = weights
+            if not isinstance(reader.schema[name], Int | Float | Bool):
+                raise OptionError(
+                    f"weights are a field of numbers, not {reader.schema[name]}", path=reader.path, field=name
+                )
             parts = [np.asarray(columns[name], dtype=np.float64) for columns in reader.scan(fields=[name])]
             weights = np.concatenate([np.zeros(0), *parts])
         groups = _by_weight(np.asarray(weights, dtype=np.float64), len(reader), reader.path)
@@ -216,7 +228,10 @@ class Mix(ReaderWrapper):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Mix:
-        """Return the mixture of a plan: a .yaml, .toml or .json file, see ``batchplant mix --help``."""
+        """Return the mixture of a plan: a .yaml, .toml or .json file, see ``batchplant mix --help``.
+
+        Raises: what :meth:`Loader.from_file` raises for the plan.
+        """
         plan = mix_config.read(path)
         return plan.located(lambda: cls(plan.open(), **plan.options))
 

@@ -24,6 +24,7 @@ from ..errors import (
     SchemaError,
     located,
 )
+from ..order.keyed import whole
 from ..schema import Image, Schema
 from ..schema.columns import I64, AnyArray, Columns, Ragged, end_within, masked, sample_numbers
 from ..storage import Source, index, is_remote, open_source, tag_of, tree
@@ -268,7 +269,11 @@ class Reader:
         return self._ranges(self._names(fields), rows)
 
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
-        """Yield all samples in order, ``size`` at a time. Arrays may lie in the file: copy to change them."""
+        """Yield all samples in order, ``size`` at a time. Arrays may lie in the file: copy to change them.
+
+        Raises: DataError, with the sample and the field, for what cannot be read.
+        """
+        whole("size", size, 1)
         return (masked(self.schema, columns) for columns in self._consecutive(size, self._names(fields)))
 
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
@@ -306,11 +311,17 @@ class Reader:
         return View(self, fields=self._names(fields))
 
     def with_masks(self, fields: Iterable[str]) -> Reader:
-        """Return the same samples; images in these fields are masks, whose values are classes (see Image)."""
+        """Return the same samples; images in these fields are masks, whose values are classes (see Image).
+
+        Raises: FieldNameError where there is no such field; OptionError where it holds no images.
+        """
         return View(self, masks=self._names(fields))
 
     def rename(self, names: Mapping[str, str]) -> Reader:
-        """Return the same samples, fields under other names: old → new."""
+        """Return the same samples, fields under other names: old → new.
+
+        Raises: FieldNameError where there is no such field; SchemaError where two fields get one name.
+        """
         return Renamed(self, dict(names))
 
     def subset(self, indices: npt.ArrayLike) -> Reader:
@@ -405,6 +416,9 @@ class Reader:
         """Return the dataset as it is now, with what was appended since. This reader stays as it was.
 
         A view (fields, samples) becomes the same view. Samples keep their numbers when others are appended.
+
+        Raises: what :func:`batchplant.open` raises, such as NotFoundError where the dataset is gone;
+        OptionError where samples were taken away.
         """
         if self._reopen is not None:
             return self._reopen()
@@ -417,14 +431,20 @@ class Reader:
         return hooks.part("torch").Samples(self if fields is None else self.select(fields))
 
     def to_arrow(self, fields: Iterable[str] | None = None) -> Any:
-        """Return all samples as a pyarrow.Table, in memory; its metadata has the kinds of the fields."""
+        """Return all samples as a pyarrow.Table, in memory; its metadata has the kinds of the fields.
+
+        Raises: MissingLibraryError without pyarrow; DataError for a sample that cannot be read.
+        """
         from ..codecs.arrow import table_of
 
         schema = self.schema.select(self._names(fields))
         return table_of(schema, self.scan(4096, schema))
 
     def to_pandas(self, fields: Iterable[str] | None = None) -> Any:
-        """Return all samples as a pandas.DataFrame; tensors and lists are objects in it."""
+        """Return all samples as a pandas.DataFrame; tensors and lists are objects in it.
+
+        Raises: MissingLibraryError without pandas; DataError for a sample that cannot be read.
+        """
         table = self.to_arrow(fields)
         try:
             return table.to_pandas()
@@ -439,7 +459,10 @@ class Reader:
         return array_of(self, field)
 
     def tensors(self) -> Mapping[str, AnyArray]:
-        """Return the tensors of a model by name, each read when it is asked for, in place where it can be."""
+        """Return the tensors of a model by name, each read when it is asked for, in place where it can be.
+
+        Raises: SchemaError where the dataset is no model.
+        """
         return Tensors(self)
 
     def verify(self) -> Iterator[Problem]:

@@ -60,6 +60,8 @@ def split(
         if parts:
             raise OptionError("by makes a part of each value; it takes no fractions")
         return _by_value(reader, by)
+    if not isinstance(parts or {}, Mapping):
+        raise OptionError(f"parts are fractions by name, as {{'train': 0.9, 'val': 0.1}}, not {parts!r}")
     shares = _fractions(parts or {})
     if stratify is not None:
         chosen = _stratified(_codes(reader, stratify, alone=False)[0], shares, seed)

@@ -56,6 +56,9 @@ class Windows(Reader):
     pad: without it, windows lie inside of their group, and the rows at its end that fill none are left out.
     With ``"zero"`` or ``"repeat"`` (the last row of the group again) they are in a window, too, and the field
     ``valid``, a Tensor("bool", (length,)), says which rows are real.
+
+    Raises: SchemaError for fields whose rows cannot be stacked; FieldNameError where there is no such field;
+    OptionError for a length or a stride below 1.
     """
 
     format = "windows"

@@ -321,7 +321,11 @@ class Writer:
             )
 
     def close(self) -> None:
-        """Complete the file and give it its name."""
+        """Complete the file and give it its name.
+
+        Raises: WriteError where the disk or the server does not take it; the file that was there before
+        stays.
+        """
         if self._closed:
             return
         try:

@@ -22,6 +22,7 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, Problem, near
 from ..formats.registry import open as open_reader
+from ..order.keyed import whole
 from ..order.mesh import Mesh, refuse_unused_mesh
 from ..schema.columns import I64
 from ..storage.settings import NAMES as STORAGE_OPTIONS
@@ -41,6 +42,9 @@ STATE_VERSION = 1
 NICENESS_BESIDE_DEVICE = 10
 # Pinned buffers that are kept for batches in flight to a device.
 DEVICE_BUFFERS = 16
+# Bounds of arguments: seeds have 64 bits, and the engine has so many threads at most.
+LARGEST_SEED = 2**64 - 1
+MAX_WORKERS = 1024
 # Samples that `filter` reads at a time.
 FILTER_CHUNK_ROWS = 1024
 # Environment variable: 1, or a port, gives loaders a dashboard without a change to the program.
@@ -108,11 +112,16 @@ class LoaderConfig:
     dashboard: bool | int | None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.prefetch_batches < 1:
-            raise OptionError(
-                "batch_size and prefetch_batches are at least 1, not "
-                f"{self.batch_size} and {self.prefetch_batches}"
-            )
+        whole("batch_size", self.batch_size, 1)
+        whole("prefetch_batches", self.prefetch_batches, 1)
+        whole("seed", self.seed, 0, LARGEST_SEED)
+        if isinstance(self.workers, Sequence):
+            for core in self.workers:
+                whole("a core of workers", core, 0)
+        elif self.workers is not None:
+            whole("workers", self.workers, 0, MAX_WORKERS)
+        if self.dashboard is not None:
+            whole("dashboard", self.dashboard, 0, 65535)
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
         if self.evaluate and self.drop_last:
@@ -289,6 +298,10 @@ class Loader:
         """Return a loader of the mixture that a plan describes, with ``changes`` to its options.
 
         It gives what ``batchplant mix`` says of the plan. ``steps`` and ``world_size`` are only for that.
+
+        Raises: NotFoundError where there is no plan; DataError where it is no YAML, TOML or JSON;
+        OptionError, with the line, for what a plan cannot say; and what :class:`Mix` and :class:`Loader`
+        raise.
         """
         plan = mixplan.read(path)
         options = {"pack": pack_of(plan), **plan.loading, **changes}
@@ -425,6 +438,9 @@ class Loader:
 
         rank, world_size: of that run (default: those of this loader). start: the position that steps count
         from, where the run was resumed there; see ``state_dict``.
+
+        Raises: SampleIndexError where the rank has no such step; OptionError where there is no such rank,
+        epoch or start.
         """
         same_run = rank is None and world_size is None
         shard = self._shard(epoch, start, None if same_run else orders.rank_and_world_size(rank, world_size))
@@ -484,7 +500,10 @@ class Loader:
         self.loaded += 1
 
     def go_to(self, epoch: int, position: int = 0) -> None:
-        """Go on at a position of an epoch."""
+        """Go on at a position of an epoch.
+
+        Raises: OptionError where the epoch is below 0, or has no such position.
+        """
         self._epoch, self._position, self._progress = epoch, position, None
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -505,6 +524,9 @@ class Loader:
 
         For several fields, ``predicate`` gets their values one after another:
         ``loader.filter(["width", "height"], lambda width, height: width > height)``.
+
+        Raises: FieldNameError where there is no such field; DataError where a value cannot be read; and
+        what ``predicate`` raises.
         """
         names = [field] if isinstance(field, str) else list(field)
         if not names:
@@ -525,7 +547,11 @@ class Loader:
 
         ``ranks``: as :meth:`ranks` gives them in the process that the workers belong to. Taken in turn, the
         batches of all workers are those of the rank, in order.
+
+        Raises: OptionError where there is no such worker, and where batches are made for a device.
         """
+        whole("parts", parts, 1)
+        whole("number", number, 0, parts - 1)
         if self._device is not None or (self._delivery is not None and self._delivery.elsewhere):
             raise OptionError("batches for a device are not made in worker processes: use num_workers=0")
         # A file that was opened before a fork shares its position with the parent process.

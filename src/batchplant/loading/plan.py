@@ -247,6 +247,10 @@ def make_plan(
     ``joint``: steps of several outputs, behind all of them. ``on_device``: there is a device that can make
     images.
     """
+    if not isinstance(pipelines or {}, Mapping):
+        raise OptionError(f"pipelines holds ops by field, as {{'image': [Resize(64)]}}, not {pipelines!r}")
+    if not isinstance(joint, Iterable):
+        raise OptionError(f"joint is a list of steps, not {joint!r}")
     pipelines = dict(pipelines or {})
     schema = reader.schema
     for name in pipelines:

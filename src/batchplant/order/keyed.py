@@ -29,7 +29,9 @@ def whole(name: str, value: Any, minimum: int, maximum: int = LONGEST) -> int:
     except TypeError:
         raise OptionError(f"{name} must be a whole number, not {value!r}") from None
     if not minimum <= number <= maximum:
-        raise OptionError(f"{name} must be from {minimum} to {maximum}, not {number}")
+        below = number < minimum and maximum == LONGEST
+        bounds = f"at least {minimum}" if below else f"from {minimum} to {maximum}"
+        raise OptionError(f"{name} must be {bounds}, not {number}")
     return number
 
 

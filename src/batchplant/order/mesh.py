@@ -65,6 +65,9 @@ class Mesh:
     one from the tail. sequence_fields: fields of the batch to cut along their second dimension, for a loader
     that does not pack. processes: by mesh rank, the process that drives this device, where a process drives
     several; ``rank`` is then one of these.
+
+    Raises: OptionError for axes without a size or a name that is not there, and for a rank that the mesh does
+    not have or nobody names.
     """
 
     axes: Any

@@ -145,7 +145,11 @@ class Schema(Mapping[str, Field]):
     def __init__(
         self, fields: Mapping[str, Field] | Iterable[tuple[str, Field]] = (), **named_fields: Field
     ) -> None:
-        self._fields = checked_fields(dict(fields, **named_fields))
+        try:
+            named = dict(fields, **named_fields)
+        except (TypeError, ValueError):
+            raise SchemaError(f"a schema is a dict, as {{'label': Int()}}, not {fields!r}") from None
+        self._fields = checked_fields(named)
 
     def __getitem__(self, name: str) -> Field:
         try:
@@ -177,13 +181,19 @@ class Schema(Mapping[str, Field]):
         return FieldNameError(no_such("field", name, self._fields))
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Return the schema of only these fields, in this order."""
+        """Return the schema of only these fields, in this order.
+
+        Raises: FieldNameError where there is no such field.
+        """
         if isinstance(names, str):
             names = [names]
         return Schema([(name, self[name]) for name in names])
 
     def rename(self, names: Mapping[str, str]) -> Schema:
-        """Return the schema with new names, by old name; fields that are not mentioned keep theirs."""
+        """Return the schema with new names, by old name; fields that are not mentioned keep theirs.
+
+        Raises: FieldNameError where there is no such field; SchemaError where two fields get one name.
+        """
         for old in names:
             if old not in self._fields:
                 raise self._unknown(old)
@@ -198,5 +208,8 @@ class Schema(Mapping[str, Field]):
 
     @classmethod
     def from_json(cls, data: Any) -> Schema:
-        """Return the schema that ``to_json`` wrote."""
+        """Return the schema that ``to_json`` wrote.
+
+        Raises: SchemaError where it is no such list.
+        """
         return cls(_named(data))

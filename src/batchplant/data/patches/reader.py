@@ -52,6 +52,9 @@ class Patches(Reader):
 
     Samples are ordered by chunk, and ``blocks()`` are groups of chunks: ``order="quasi_random"`` unpacks a
     chunk about once. Chunks are kept by the source's reader, in its cache.
+
+    Raises: OptionError where a patch is larger than the array and there is no ``pad``, and for fields of
+    other shapes; FieldNameError where there is no such field.
     """
 
     format = "patches"

@@ -42,6 +42,9 @@ class VideoClips(Reader):
     frame; ``video_id``, the number of the sample that it is cut from; and the other fields of that sample.
     Decoding starts at the keyframe before a clip. The clips of a video are a block: in a batch that has
     several, frames they share are decoded once.
+
+    Raises: OptionError where the field is not named and there is not one of videos; DataError for a video
+    whose container cannot be read, unless ``on_error`` is ``skip``.
     """
 
     format = "clips"

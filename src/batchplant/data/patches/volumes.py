@@ -36,6 +36,9 @@ class VolumePatches(Reader):
     A sample has the patch, ``position`` (where it begins), ``volume`` (the number of the sample that it is
     cut from) and the other fields of that sample. The patches of a volume are a block: with
     ``order="quasi_random"`` a volume is decoded about once.
+
+    Raises: OptionError for fields that are no volumes of that many axes, and, without ``pad``, for a volume
+    that is smaller than a patch; FieldNameError where there is no such field.
     """
 
     format = "patches"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...data import quarantine
@@ -56,7 +56,10 @@ def open(
         from ..base.memory import is_data
 
         # What gives its parts once is kept.
-        path = path if is_data(path) else list(path)
+        if not is_data(path):
+            if not isinstance(path, Iterable):
+                raise OptionError(f"a path, a list of paths or data in memory can be opened, not {path!r}")
+            path = list(path)
         if is_data(path):
             opened = _open_data(path, format, options if skip is None else {**options, "skip": skip})
             return opened if condition is None else opened.filter(condition)

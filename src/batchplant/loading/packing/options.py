@@ -34,28 +34,32 @@ Sizes = Callable[[I64], tuple[AnyArray, Spans | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Pack:
-    """Rows of ``length`` tokens, made of documents: ``Loader("train.idx", 8, pack=Pack(8192, eos=0))``.
+    """Pack documents into rows of ``length`` tokens: ``Loader("train.idx", 8, pack=Pack(8192, eos=0))``.
 
-    field: what the documents are. strategy: ``best_fit`` (the longest first, each where it fits best),
-    ``first_fit``, ``concat_split`` (one after another, cut where a row ends), ``none`` (a document for each
-    row). window: how many documents are packed together. eos: a token put after each document that does not
-    end with it; if all of 64 documents of a source do, or none does, so do all of that source. pad: the token
-    after the last document. overlong: what is longer than a row is ``split``, ``truncate``-d or
-    ``drop``-ped. across: a row is one sequence, not one for each document.
+    field: the field of tokens. strategy: ``best_fit`` (the longest document first, each into the row that it
+    fills best), ``first_fit``, ``concat_split`` (one after another, cut where a row ends), ``none`` (one
+    document in each row). window: number of documents that are packed together. eos: a token to append to
+    documents that do not end with it; 64 documents of a source decide for all of it where they
+    agree. pad: the token that fills the rest of a row. overlong: ``split``, ``truncate`` or ``drop``
+    documents that are longer than a row. across: treat a row as one sequence; by default each document is a
+    sequence of its own.
 
-    A batch has ``tokens`` (under the name of the field), ``labels`` (``same``: the tokens, as Hugging Face's
-    models take them; ``shifted``: the next token of each; None: none), ``loss_mask``, ``position_ids``,
-    ``document_ids`` (-1 where padding is), ``cu_seqlens`` and ``max_seqlen`` (where sequences begin in the
-    batch as one row, as flash-attention takes it). Labels that are not to be learned are ``ignore``. prompt:
-    a field that says how many tokens of a document are the prompt, which is not learned. What other fields
-    hold comes document by document; ``pieces`` says which (row, place, size, start, document) they became.
-    outputs: those of these names that are wanted, where that is not all: what is not made takes no time.
-    dtype: ``int64`` or ``int32``, of the tokens and labels.
+    A batch has the tokens under the name of the field and these ``outputs``; naming fewer saves time:
+    ``labels``; ``loss_mask``; ``position_ids``; ``document_ids`` (-1 in the padding); ``cu_seqlens`` and
+    ``max_seqlen``, the bounds of sequences in the batch as one long row, as flash-attention takes them; and
+    ``pieces``, the (row, place, size, start, document) of each piece of a document. Other fields are given
+    for each document. dtype: ``int64`` or ``int32``, of tokens and labels.
 
-    sizes: how many tokens a document has, where that cannot be told without reading it: a field, one number
-    for each sample, or a function of sample numbers. image_tokens: how many places a document's images take
-    before its text, said in the same ways, or one number for all; they hold ``image_token_id`` and are not
+    labels: ``same`` (the tokens, as the models of Hugging Face take them), ``shifted`` (the next token of
+    each) or None. ignore: the label of tokens that are not learned. prompt: a field with the number of tokens
+    at the start of each document that are not learned.
+
+    sizes: lengths of the documents where they are not known without reading: a field, a number for each
+    sample, or a function of sample numbers. image_tokens: number of tokens that stand for a document's images
+    before its text, given in the same ways, or one number for all. They are ``image_token_id`` and are not
     learned.
+
+    Raises: OptionError for values that are none of these, and, in the Loader, for a field without tokens.
     """
 
     length: int
