@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from batchplant.storage import platform
 from batchplant.testing.damage import EXHAUSTIVE
 from loaders import note_others
 
@@ -76,6 +77,9 @@ NOT_QUICK = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if not platform.LINUX else ():
+        if item.get_closest_marker("linux"):
+            item.add_marker(pytest.mark.skip(reason="needs Linux"))
     if not config.getoption("quick"):
         return
     chosen: dict[tuple[object, str], pytest.Item] = {}

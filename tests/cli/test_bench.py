@@ -22,6 +22,7 @@ from batchplant.cli import bench, build_parser, main
 from batchplant.cli.bench import loader as bench_loader
 from batchplant.cli.bench import loader as loader_bench
 from batchplant.schema import Bytes
+from batchplant.storage.platform import LINUX
 
 COUNT = 50
 
@@ -117,7 +118,7 @@ def test_loader_json_adds_up(
     assert spans is not None
     stored = float(spans.size.mean()) + 8
     assert found["MB/s"]["best"] == pytest.approx(found["rate"]["best"] * stored / 1e6)
-    assert found["memory"]["peak"] >= found["memory"]["own"] > 0
+    assert found["memory"]["peak"] >= found["memory"]["own"] > (0 if LINUX else -1)
     assert 0 < found["first batch"] < 60
     assert found["stats"]["batches"] == 3 * 4
     assert (found["workers"], found["unit"], found["skipped"]) == (2, "images", [])

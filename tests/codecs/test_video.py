@@ -533,6 +533,7 @@ for fails in (False, True):
 """
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("codec", ["libsvtav1", "libx264"])
 def test_no_encoder_makes_threads_real_time(codec: str) -> None:
     if codec not in av.codecs_available:

@@ -510,6 +510,7 @@ def test_a_map_dataset_is_not_for_a_device(jpeg: str) -> None:
 # -- threads ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize(
     ("processes_here", "want"), [(None, 6), ("1", 6), ("2", 3), ("4", 1), ("64", 1), ("0", 6)]
 )

@@ -150,7 +150,14 @@ def test_a_plug_in_passes_in_five_lines(findings):
     assert not any(said.values()), said
 
 
-@pytest.mark.parametrize("broken", [*(one for one in BROKEN if one != "sniff"), *exhaustive("sniff")])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *(one for one in BROKEN if one not in ("sniff", "memory")),
+        pytest.param("memory", marks=pytest.mark.linux),
+        *exhaustive("sniff"),
+    ],
+)
 def test_the_suite_finds_what_is_wrong(broken, findings):
     test, reason = BROKEN[broken]
     said = [text for name, text in findings.items() if name.startswith(f"test_broken.Test_{broken}::{test}")]
@@ -178,6 +185,7 @@ def test_where_files_are_damaged(size):
     assert flips == flip_points(size, 120)
 
 
+@pytest.mark.linux
 def test_memory_is_measured():
     with memory_bounded(0):
         np.ones(10 << 20, np.uint8)

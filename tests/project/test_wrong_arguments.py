@@ -68,5 +68,5 @@ def test_a_schema_is_a_dict_of_kinds(tmp_path: Path) -> None:
 
 
 def test_patches_of_arrays_in_memory_name_no_path() -> None:
-    with pytest.raises(OptionError, match="^size is 9 along axis 0"):
+    with pytest.raises(OptionError, match=r"^size is 9 along axis 0"):
         bp.Patches({"a": np.zeros((4, 4))}, size=(9, 9))

@@ -379,6 +379,7 @@ def test_a_machine_is_busy_where_more_wants_to_run_than_it_has_cores(monkeypatch
     assert f"a load of {cores}.5 on {cores} core" in str(busy())
 
 
+@pytest.mark.linux
 def test_where_a_path_lies_and_which_gpus_there_are(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")

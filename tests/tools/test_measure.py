@@ -198,6 +198,7 @@ def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
 # -- files in and out of memory -----------------------------------------------------------------------------
 
 
+@pytest.mark.linux
 def test_files_are_made_cold_and_warm(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(os.urandom(1 << 20))
@@ -428,6 +429,7 @@ def odd_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     sys.modules.pop("odd_formats", None)
 
 
+@pytest.mark.linux
 def test_every_row_is_complete_and_a_failure_is_a_row(
     dataset: str, place: str, odd_formats: list[str]
 ) -> None:
