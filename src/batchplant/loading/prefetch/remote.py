@@ -2,8 +2,12 @@
 
 An object is divided into chunks of 8 MiB. If most of a chunk is needed soon, it is fetched in one request. If
 only a few samples of it are, as in a random order over more data than there is room for, each is fetched by
-itself. If there is room for everything, in memory or in a disk cache, requests are always whole chunks:
-each is fetched once, and none in the next epoch.
+itself. So are those of a batch whose chunks take more than the pool has: a part of the pool holds chunks, the
+rest is left to samples. If there is room for everything, in memory or in a disk cache, requests are always
+whole chunks: each is fetched once, and none in the next epoch.
+
+The reader of a batch finds all of it requested. If there is no room and no earlier batch will give any, the
+pool evicts what later batches need, or takes more than its budget.
 """
 
 from __future__ import annotations
@@ -99,28 +103,21 @@ class PlannedChunk:
     def __init__(self, source: PooledSource, number: int) -> None:
         self.source, self.number = source, number
         self.uses: deque[Use] = deque()
-        # The range that was requested in one piece.
-        self.requested = 0, 0
-
-    def has_all(self) -> bool:
-        """Return True if all that is needed of it was requested."""
-        low, high = self.requested
-        return all(low <= use.low and use.high <= high for use in self.uses)
 
     @property
     def bounds(self) -> Range:
         return self.source.chunk(self.number)
 
-    def ranges(self, batch: int, min_fraction: float, *, whole: bool) -> tuple[list[Range], bool]:
-        """Return what to request for a batch now, and True if it is the chunk; ``whole``: in any case."""
-        if whole:
-            return [self.bounds], True
+    def use_of(self, batch: int) -> Use | None:
+        """Return what a batch needs of it; None if the batch was made."""
+        return next((use for use in self.uses if use.batch == batch), None)
+
+    def dense_range(self, min_fraction: float) -> Range | None:
+        """Return a range that is worth one request, as at least this fraction of it is needed; or None."""
         low, high = min(use.low for use in self.uses), max(use.high for use in self.uses)
-        if sum(use.bytes for use in self.uses) >= min_fraction * (high - low):
-            return ([(low, high)], False) if self.source.cache_bytes is None else ([self.bounds], True)
-        # Earlier batches may still be in the making; their bytes were requested.
-        use = next((use for use in self.uses if use.batch == batch), self.uses[0])
-        return plan_ranges(use.starts, use.sizes)[0], False
+        if sum(use.bytes for use in self.uses) < min_fraction * (high - low):
+            return None
+        return (low, high) if self.source.cache_bytes is None else self.bounds
 
 
 class RemotePrefetcher(Prefetcher):
@@ -151,8 +148,6 @@ class RemotePrefetcher(Prefetcher):
         # The requests of the current batch, and whether a pool has no room for the next of them.
         self._pending: Iterator[bool] | None = None
         self.is_blocked = False
-        # Number of batches made when a request found no room, and no block in flight that could give room.
-        self._stuck_after = -1
         # The next batch to look up, the next to request, and those that were made.
         self._next_lookup, self._next_request = 0, 0
         self._made: set[int] = set()
@@ -194,12 +189,8 @@ class RemotePrefetcher(Prefetcher):
             self._changed.wait_for(lambda: self.is_ready(number))
 
     def is_ready(self, number: int) -> bool:
-        """Return True if a batch was requested, or will not be before an earlier one is read."""
-        return self._stopped or self._next_request > number or self._is_stuck(number)
-
-    def _is_stuck(self, number: int) -> bool:
-        """Return True if no earlier batch will give room, and no block moves to the disk cache."""
-        return self._stuck_after == len(self._made) >= number
+        """Return True if a batch was requested."""
+        return self._stopped or self._next_request > number
 
     def done(self, number: int) -> None:
         with self._changed:
@@ -233,15 +224,14 @@ class RemotePrefetcher(Prefetcher):
         """Return the next batch that needs a block; NEVER if little of it is needed, and late."""
         chunk = self._chunks.get((source, start // CHUNK_BYTES))
         tuning = self._tuning
+        # Batches that were requested are not requested again.
+        kept_until = max(number + tuning.kept_batches, self._next_request)
         first, needed = NEVER, 0
         for use in () if chunk is None else chunk.uses:
             size = use.within(start, end)
             first, needed = min(first, use.batch if size else NEVER), needed + size
-            if first <= number + tuning.kept_batches or needed >= tuning.min_kept_fraction * (end - start):
+            if first <= kept_until or needed >= tuning.min_kept_fraction * (end - start):
                 return float(first)
-        # Request the samples again, without what lies between them.
-        if chunk is not None and needed:
-            chunk.requested = 0, 0
         return NEVER
 
     def _expect(self, chunk: PlannedChunk) -> None:
@@ -267,12 +257,8 @@ class RemotePrefetcher(Prefetcher):
         try:
             while self.advance():
                 with self._changed:
-                    if self.is_blocked:
-                        # A thread that waits for this batch had better read it: that gives room.
-                        self._changed.notify_all()
                     if not self._stopped:
                         self._changed.wait(RETRY_SECONDS)
-                    self.is_blocked = False
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or not self._shard.has(len(self._made)))
         # The thread that makes the batch meets the same error and reports it.
@@ -419,8 +405,9 @@ class RemotePrefetcher(Prefetcher):
             chunks = list(self._chunks_of.get(number, ()))
         if number == 0 and not self._made:
             self._request_separately(chunks)
+        spare = self._spare_bytes(chunks, number)
         for chunk in chunks:
-            while not self._request(chunk, number):
+            while not self._request(chunk, number, spare):
                 yield True
                 with self._changed:
                     if self._stopped or number in self._made:
@@ -444,29 +431,56 @@ class RemotePrefetcher(Prefetcher):
                 source.prefetch_separately(plan_ranges(starts[present], sizes[present])[0], FIRST_DUE)
                 self._separate.add(source)
 
-    def _request(self, chunk: PlannedChunk, number: int) -> bool:
-        """Request what is needed of a chunk; return False if there is no room for it."""
+    def _spare_bytes(self, chunks: list[PlannedChunk], number: int) -> int:
+        """Return how much of the pool the dense ranges of a batch leave to samples; 0 if all of it fits."""
+        total, pool_bytes = 0, 0
         with self._changed:
-            if self._stopped or not chunk.uses or chunk.source.closed or chunk.has_all():
+            for chunk in chunks:
+                use = chunk.use_of(number)
+                if use is not None:
+                    start, end = chunk.dense_range(self._tuning.min_chunk_fraction) or (0, use.bytes)
+                    total, pool_bytes = total + end - start, chunk.source.pool_bytes
+        return 0 if total <= pool_bytes else min(self._tuning.remote_bytes, pool_bytes // 2)
+
+    def _request(self, chunk: PlannedChunk, number: int, spare: int) -> bool:
+        """Request what is needed of a chunk; return False if there is no room for it.
+
+        ``spare``: bytes of the pool that are left to samples; if a dense range finds no room besides, only
+        the samples of the batch are requested.
+        """
+        source = chunk.source
+        with self._changed:
+            use = None if source.closed else chunk.use_of(number)
+            if self._stopped or use is None:
                 return True
-            cached_whole = self._fits_cache(chunk.source)
-            whole = cached_whole or self._fits_memory
-            ranges, is_chunk = chunk.ranges(number, self._tuning.min_chunk_fraction, whole=whole)
-            (start, end), high = ranges[-1], max(use.high for use in chunk.uses)
-        # If not all fits, the end of a sample in the next chunk is not worth all of that chunk.
-        beyond = [(end, high)] if is_chunk and high > end else []
-        for part in (ranges, beyond):
-            # Look before the request: a batch or a block that gives room meanwhile is worth another try.
-            made, may_give_room = len(self._made), chunk.source.has_prefetches_in_flight()
-            requested = chunk.source.prefetch(part, float(number), keep=is_chunk and cached_whole)
-            if requested is None:
-                self._stuck_after = -1 if may_give_room else made
-                return False
-            with self._changed:
-                if number not in self._made:
-                    self._unused[number] = self._unused.get(number, 0) + requested
-        if len(ranges) == 1:
-            chunk.requested = start, max(end, high) if is_chunk else end
+            is_whole = self._fits_cache(source) or self._fits_memory
+            dense = chunk.bounds if is_whole else chunk.dense_range(self._tuning.min_chunk_fraction)
+            high = max(use.high for use in chunk.uses)
+        ask = functools.partial(self._ask, source, number)
+        if source.resident(use.starts, use.sizes):
+            # Requested again, so that it stays.
+            return ask(use.ranges())
+        # Neither earlier batches nor blocks in flight, which may move to the disk cache, will give room.
+        force = len(self._made) >= number and not source.has_prefetches_in_flight()
+        samples = plan_ranges(use.starts, use.sizes)[0]
+        if dense is None:
+            return ask(samples, force=force)
+        if is_whole or source.cache_bytes is not None:
+            # If not all fits, the end of a sample in the next chunk is not worth all of that chunk.
+            beyond = [(dense[1], high)] if high > dense[1] else []
+            return ask([dense], force=force) and ask(beyond, force=force)
+        return ask([dense], spare=spare) or ((spare > 0 or force) and ask(samples, force=force))
+
+    def _ask(
+        self, source: PooledSource, number: int, ranges: list[Range], *, spare: int = 0, force: bool = False
+    ) -> bool:
+        keep = self._fits_cache(source)
+        requested = source.prefetch(ranges, float(number), keep=keep, spare=spare, force=force)
+        if requested is None:
+            return False
+        with self._changed:
+            if number not in self._made:
+                self._unused[number] = self._unused.get(number, 0) + requested
         return True
 
     def _fits_cache(self, source: PooledSource) -> bool:

@@ -388,11 +388,13 @@ class Pool:
     # -- prefetching -----------------------------------------------------------------------------------
 
     def ask(
-        self, object: PooledObject, ranges: Iterable[Range], due: float, *, keep: bool = False
-    ) -> int | None:
+        self, object: PooledObject, ranges: Iterable[Range], due: float, *,
+        keep: bool = False, spare: int = 0, force: bool = False,
+    ) -> int | None:  # fmt: skip
         """Prefetch ranges: return the number of bytes requested, or None if there is no room now.
 
-        ``keep``: the ranges are whole chunks, which are worth storing on disk.
+        ``keep``: the ranges are whole chunks, which are worth storing on disk. ``spare``: bytes of the budget
+        to leave to other ranges. ``force``: request them in any case, and evict blocks that are due later.
         """
         ranges = list(ranges)
         with self._lock:
@@ -400,7 +402,8 @@ class Pool:
                 end - start for byte_range in ranges for start, end in self._missing(object, *byte_range)
             )
             # A request that exceeds the budget on its own is made when the pool is empty.
-            if missing > self.max_bytes - self.bytes and not self._make_room(missing) and self.bytes:
+            has_room = not missing or self._make_room(missing + spare, due if force else NEVER)
+            if not has_room and self.bytes and not force:
                 return None
             for start, end in ranges:
                 if keep:
@@ -475,7 +478,7 @@ class Pool:
     def _begin(self, object: PooledObject, start: int, end: int, due: float) -> Block:
         size = end - start
         if self.bytes + size > self.max_bytes:
-            self._make_room(size, force=due == NOW)
+            self._make_room(size, NOW if due == NOW else NEVER)
         block = Block(object, start, end, due)
         bisect.insort(object.starts, start)
         object.blocks[start] = block
@@ -508,24 +511,18 @@ class Pool:
                 self.bytes -= block.size
                 block.size = 0
 
-    def _make_room(self, size: int, *, force: bool = False) -> bool:
-        """Evict blocks; ``force``: also those with a due date, the latest first. Return if there is room."""
-        excess, evicted = self.bytes + size - self.max_bytes, []
-        for block in self._idle:
+    def _make_room(self, size: int, due: float) -> bool:
+        """Evict blocks without a due date, and then those due later than ``due``; return if there is room."""
+        later = [block for block in self._planned if block.due > due] if due < NEVER else []
+        later.sort(key=lambda block: block.due, reverse=True)
+        excess = self.bytes + size - self.max_bytes
+        for block in [*self._idle, *later] if excess > 0 else ():
             if excess <= 0:
                 break
             if not block.pins and block.future.done():
-                evicted.append(block)
                 excess -= block.size
-        for block in evicted:
-            self._drop(block)
-        if force and self.bytes + size > self.max_bytes:
-            for block in sorted(self._planned, key=lambda block: block.due, reverse=True):
-                if self.bytes + size <= self.max_bytes:
-                    return True
-                if not block.pins and block.future.done():
-                    self._drop(block)
-        return self.bytes + size <= self.max_bytes
+                self._drop(block)
+        return excess <= 0
 
     def _drop(self, block: Block) -> None:
         object = block.object

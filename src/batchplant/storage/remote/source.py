@@ -92,15 +92,16 @@ class PooledSource(Source):
         """Return start and end of a chunk."""
         return self.blocks[1].chunk(number)
 
-    def prefetch(self, ranges: list[Range], due: float, *, keep: bool = False) -> int | None:
-        """Request ranges that are needed at ``due``, the number of a batch.
+    def prefetch(
+        self, ranges: list[Range], due: float, *, keep: bool = False, spare: int = 0, force: bool = False
+    ) -> int | None:
+        """Request ranges that are needed at ``due``, the number of a batch, as :meth:`Pool.ask` does.
 
-        Return the number of bytes requested, or None if the pool has no room now. ``keep``: the ranges are
-        whole chunks, which are worth storing on disk.
+        Return the number of bytes requested, or None if the pool has no room now.
         """
         self.is_prefetched = True
         pool, object = self.blocks
-        return pool.ask(object, ranges, due, keep=keep)
+        return pool.ask(object, ranges, due, keep=keep, spare=spare, force=force)
 
     def prefetch_separately(self, ranges: list[Range], due: float) -> None:
         """Request small ranges before all else; they come a second time with the chunks around them."""
@@ -119,6 +120,11 @@ class PooledSource(Source):
         """Say that ranges were used; ``due(start, end)`` tells when a block is needed again."""
         pool, object = self.blocks
         pool.settle(object, ranges, due)
+
+    def resident(self, starts: I64, sizes: I64) -> bool:
+        pool, object = self.blocks
+        runs = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+        return all(pool.has(object, start, end) for start, end in runs if end > start)
 
     def has_prefetches_in_flight(self) -> bool:
         """Return True if a prefetched block is in flight; one that moves to the disk cache gives room."""
@@ -255,11 +261,6 @@ class RemoteSource(PooledSource):
                 break
             requested += missing
         return requested
-
-    def resident(self, starts: I64, sizes: I64) -> bool:
-        pool, object = self.blocks
-        runs = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
-        return all(pool.has(object, start, end) for start, end in runs if end > start)
 
     def locate(self, starts: I64, sizes: I64) -> LocatedRuns | None:
         """Locate runs in the blocks of the pool, fetched if need be."""
