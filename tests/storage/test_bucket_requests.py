@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 
 import numpy as np
@@ -80,6 +81,46 @@ def test_an_epoch_of_shards_takes_a_request_for_each_cell_and_shard(name, order,
     # For each shard one that opens it, and one for each 8 MiB of it; some may be fetched in two.
     assert requests <= 3 * files + size / (8 * MIB) + 4
     assert fetched <= 1.5 * size + files * (64 << 10)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """32 MB as a tar file, and as shards of MDS and of LitData, each in a folder."""
+    folder = tmp_path_factory.mktemp("large")
+    rng = np.random.default_rng(5)
+    noise = rng.bytes(1 << 20)
+    for name in ("train.tar", "train.mds", "train.litdata"):
+        (folder / name[6:]).mkdir()
+        with bp.create(str(folder / name[6:] / name), {"data": bp.Bytes(), "label": bp.Int()}) as out:
+            for number in range(800):
+                out.append({"data": noise[number : number + 30_000 + 25 * number], "label": number})
+    return folder
+
+
+@pytest.mark.parametrize("name", ["train.tar", "train.mds", "train.litdata"])
+@pytest.mark.parametrize(
+    ("order", "most"),
+    [("random", 800), (bp.order.QuasiRandom(window=1), 150)],
+    ids=["random", "quasi_random"],
+)
+def test_an_epoch_that_does_not_fit_in_memory_takes_a_request_for_a_sample_at_most(
+    large, bucket, opens, traffic, name, order, most
+):
+    shutil.copytree(large / name[6:], bucket.root, copy_function=os.link, dirs_exist_ok=True)
+    size = stored(large / name[6:])
+    with opens(f"{bucket.url}/{name}", fetch_bytes="20MB") as data, warnings.catch_warnings():
+        # A random order is not what one would choose here.
+        warnings.simplefilter("ignore", UserWarning)
+        data[0]
+        loader = bp.Loader(data, 32, order=order)
+        for _ in range(2):
+            before = traffic()
+            labels = [batch["label"] for batch in loader]
+            requests, fetched = traffic() - before
+            assert sorted(np.concatenate(labels).tolist()) == list(range(800))
+            assert requests <= most
+            assert fetched <= 1.05 * size
+        loader.close()
 
 
 @pytest.mark.parametrize("suffix", ["mds", "litdata"])

@@ -289,8 +289,8 @@ class LitDataReader(ShardsReader):
     def _file_of(self, number: int) -> str:
         return file_of(self.path, self.index, self.index.chunks[number])[0]
 
-    def _stored_bytes(self) -> int:
-        return sum(chunk.size for chunk in self.index.chunks)
+    def _shard_bytes(self) -> list[int]:
+        return [chunk.size for chunk in self.index.chunks]
 
     # -- checking --------------------------------------------------------------------------------------
 

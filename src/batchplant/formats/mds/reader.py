@@ -130,8 +130,8 @@ class MdsReader(ShardsReader):
     def _file_of(self, number: int) -> str:
         return file_of(self.path, self.index.shards[number])[0]
 
-    def _stored_bytes(self) -> int:
-        return sum((shard.packed or shard.raw).size for shard in self.index.shards)
+    def _shard_bytes(self) -> list[int]:
+        return [(shard.packed or shard.raw).size for shard in self.index.shards]
 
     # -- checking --------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ....schema import Bool, Field, Schema
 from ....schema.columns import I64, U8, AnyArray, Column, Columns, Flags, Ragged, starts_of
 from ....storage import MappedSource, Source, is_remote
 from ....storage.spans import Spans
-from ..records import GivenSchema, given_schema
+from ..records import BLOCK_BYTES, GivenSchema, given_schema
 from .index import optional_fields
 from .runs import Located, Records, Shards, wrong
 
@@ -65,8 +65,8 @@ class ShardsReader(Reader):
         """The file of a shard."""
         raise NotImplementedError
 
-    def _stored_bytes(self) -> int:
-        """The bytes of all shards, as the index says them."""
+    def _shard_bytes(self) -> list[int]:
+        """The bytes of each shard, as the index says them."""
         raise NotImplementedError
 
     # -- fields ----------------------------------------------------------------------------------------
@@ -225,10 +225,16 @@ class ShardsReader(Reader):
 
     def _bytes_of(self, fields: Sequence[str]) -> int | None:
         """The bytes of all shards: reading a sample fetches all of its columns."""
-        return self._stored_bytes() if self.shards.remote else None
+        return sum(self._shard_bytes()) if self.shards.remote else None
 
     def blocks(self) -> I64:
-        return np.repeat(np.arange(len(self.shards.firsts) - 1), np.diff(self.shards.firsts))
+        """Estimate in which 8 MiB of its shard each sample begins: exact offsets are in many tables."""
+        counts, sizes = np.diff(self.shards.firsts), np.array(self._shard_bytes(), dtype=np.int64)
+        sizes[[self.shards.is_packed(number) for number in range(len(sizes))]] = 1
+        numbers = np.repeat(np.arange(len(sizes)), counts)
+        local = np.arange(len(numbers)) - self.shards.firsts[numbers]
+        before = starts_of(-(-sizes // BLOCK_BYTES))
+        return before[numbers] + local * sizes[numbers] // counts[numbers] // BLOCK_BYTES
 
     def where(self, sample: int) -> str:
         return self._file_of(int(self.shards.numbers(np.array([sample]))[0]))
