@@ -38,6 +38,8 @@ BATCH, CROP = 256, 224
 COUNT, SIZE, SHARDS = 12288, 500, 16
 BUCKET = "bucket"
 TAR, BETON = "tar/photos-*.tar", "photos.beton"
+# Folders of shards that we write; their own libraries read folders that they wrote.
+MDS, LITDATA = "shards.mds", "shards.litdata"
 DELAYS = (0, 30)
 ITEMS = 50
 # How many GETs of obstore alone are under way; more bring no more bytes here.
@@ -59,6 +61,11 @@ OURS = {
     "batchplant .beton sequential": Ours(BETON, "sequential"),
     "batchplant .beton quasi_random": Ours(BETON, "quasi_random"),
     "batchplant .beton random": Ours(BETON, "random"),
+    "batchplant .tar random": Ours(TAR, "random"),
+    "batchplant MDS quasi_random": Ours(MDS, "quasi_random"),
+    "batchplant MDS random": Ours(MDS, "random"),
+    "batchplant LitData quasi_random": Ours(LITDATA, "quasi_random"),
+    "batchplant LitData random": Ours(LITDATA, "random"),
 }
 # What they import, which may be called otherwise than they.
 PEERS = {
@@ -77,14 +84,22 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
         photos().make_folder(images, count, size=size)
         tar.mkdir(exist_ok=True)
         batchplant.convert(images, tar / "photos.tar", shard_samples=count // SHARDS, overwrite=True)
-        batchplant.convert(images, folder / "photos.beton", overwrite=True)
+        for name in (BETON, MDS, LITDATA):
+            batchplant.convert(images, folder / name, overwrite=True)
         # An index of objects has their ETags in it, and one of files has their times.
         with serving(data, writable=True) as servers, environment(servers, data):
             index(f"s3://{BUCKET}/{TAR}")
         part = data / "local.part"
         (part / "tar").mkdir(parents=True, exist_ok=True)
-        for path in [folder / "photos.beton", *tar.glob("*.tar")]:
-            os.link(path, part / path.relative_to(folder))
+        for path in [
+            folder / BETON,
+            *tar.glob("*.tar"),
+            *(folder / MDS).iterdir(),
+            *(folder / LITDATA).iterdir(),
+        ]:
+            target = part / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            os.link(path, target)
         index(str(part / TAR))
         part.rename(local)
     for name in [one for one in CONVERTED if one in pythons]:
@@ -143,6 +158,18 @@ def own_memory(pid: int) -> int:
         return 0
     own = sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
     return own + sum(own_memory(one) for one in below)
+
+
+def own_cpu(pid: int) -> float:
+    """Seconds of CPU that a process and its children took."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        below = [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children")
+                 for one in path.read_text().split()]  # fmt: skip
+    except OSError:
+        return 0
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(own_cpu(one) for one in below)
 
 
 @contextmanager
@@ -217,16 +244,19 @@ class Sides:
         self.servers.begin(delay / 1000)
         found: dict[str, Any] = {}
         for which in ("first", "second"):
-            before = self.servers.cpu()
+            before, own = self.servers.cpu(), own_cpu(side.process.pid)
             said = side.epoch()
             counted = self.servers.counted(delay / 1000)
             found[which] = {**said, **counted, "cpu": self.servers.cpu() - before}
+            found[which]["own cpu"] = own_cpu(side.process.pid) - own
         found["peak memory"] = side.peak
         first, second = found["first"], found["second"]
         if side.name != "obstore" and {first["images"], second["images"]} != {self.images}:
             raise RuntimeError(f"{side.name} gave {first['images']} and {second['images']} images")
         print(f"  {delay:>2} ms  {side.name:<36} {first['seconds']:7.2f} s, {second['seconds']:7.2f} s"
-              f"  {first['requests']:>6,} + {second['requests']:,} requests", flush=True)  # fmt: skip
+              f"  {first['requests']:>6,} + {second['requests']:,} requests"
+              f"  {first['bytes'] / 1e6:,.0f} + {second['bytes'] / 1e6:,.0f} MB"
+              f"  {first['own cpu']:.2f} + {second['own cpu']:.2f} s of CPU", flush=True)  # fmt: skip
         return found
 
     def summary(self, delay: int) -> dict[str, Any]:
@@ -246,6 +276,7 @@ class Sides:
         result: dict[str, Any] = {}
         for which in ("first", "second"):
             result[f"{which} epoch, images/s"] = each(which, speeds)
+            result[f"{which} epoch, CPU s"] = each(which, middle("own cpu"))
             result[f"{which} epoch, requests"] = each(which, middle("requests"))
             result[f"{which} epoch, MB"] = each(which, middle("bytes", 1e-6))
             result[f"{which} epoch, server's share"] = each(
@@ -317,6 +348,7 @@ def main() -> None:
     parser.add_argument("--server-cores", type=int, default=0, metavar="N", help="cores for the server alone")
     parser.add_argument("--count", type=int, default=COUNT, metavar="N", help=f"images, default {COUNT}")
     parser.add_argument("--size", type=int, default=SIZE, metavar="PX", help=f"longer side, default {SIZE}")
+    parser.add_argument("--fetch-bytes", metavar="SIZE", help="what ours may hold in memory, such as 200MB")
     parser.add_argument("--sides", nargs="+", choices=OURS, default=list(OURS), help="ours, default: all")
     parser.add_argument("--quick", action="store_true", help="few images, one round: does it run at all?")
     args = parser.parse_args()
@@ -325,6 +357,8 @@ def main() -> None:
         "workers": len(os.sched_getaffinity(0)), "batch": BATCH, "rounds": args.rounds,
         "server cores": args.server_cores,
     }  # fmt: skip
+    if args.fetch_bytes:
+        os.environ["BATCHPLANT_FETCH_BYTES"] = results["fetch bytes"] = args.fetch_bytes
     with workplace() as scratch, others(results):
         data = args.data or scratch / "data"
         (data / BUCKET).mkdir(parents=True, exist_ok=True)
