@@ -28,4 +28,4 @@ __all__ = [
     "loosely",
     "matching",
     "parse",
-]  # fmt: skip
+]

@@ -29,7 +29,7 @@ from ....schema import (
     Text,
     Time,
     Uuid,
-)  # fmt: skip
+)
 from ....schema.columns import Columns
 from ....storage import Partial, is_remote, sync, tree
 from ..tables.parquet_file import first_line

@@ -46,4 +46,4 @@ __all__ = [
     "records_of",
     "table_of",
     "wrong",
-]  # fmt: skip
+]

@@ -251,7 +251,7 @@ def overlay_shapes(session: Session, request: Request) -> Document:
     return {
         str(number): [_shapes(dataset, overlay, cells[row]) for overlay in fields]
         for row, number in enumerate(numbers)
-    }  # fmt: skip
+    }
 
 
 def _shapes(dataset: Dataset, overlay: overlays.Overlay, cells: dict[str, Cell]) -> Document:
