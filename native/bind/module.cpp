@@ -33,5 +33,6 @@ array of bytes; runs may overlap.)";
     batchplant::bind_text(module);
     batchplant::bind_rle(module);
     batchplant::bind_parquet(module);
+    batchplant::bind_chunks(module);
     batchplant::bind_features(module);
 }

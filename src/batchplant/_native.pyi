@@ -1239,6 +1239,57 @@ def parquet_look_up(
 ) -> bool:
     """The entries that packed numbers name; False where there is none."""
 
+class ChunkCoding:
+    """Steps from the stored bytes of an array's chunks to their values."""
+
+    def __init__(
+        self, steps: Sequence[tuple[str, int]], bytes: int, prefix: bytes = ..., swap: int = 1
+    ) -> None:
+        """Steps in the order in which they are undone, each with a number.
+
+        shuffle: the size of values; blosc, lz4 and zstd: the address of blosc_decompress_ctx,
+        LZ4_decompress_safe or ZSTD_decompress; others: none. bytes: of a chunk's values. prefix: stands
+        before every whole chunk. swap: the size of values whose bytes are stored the other way round.
+        """
+
+class ChunkBoxes:
+    """Boxes of an array by the chunks that they touch."""
+
+    def __init__(self, boxes: NDArray[numpy.int64], steps: Sequence[int], chunks: Sequence[int]) -> None:
+        """For each box its starts, counts and places in its output; for each axis a step and chunk size."""
+
+    @property
+    def indices(self) -> list[tuple[int, ...]]:
+        """The chunks, ascending, each by its number along each axis."""
+
+    @property
+    def count(self) -> int:
+        """Number of boxes."""
+
+    def first(self, chunk: int) -> int:
+        """The first box that touches a chunk."""
+
+class ChunkThreads:
+    """Threads that decode chunks and copy boxes out of them."""
+
+    def __init__(self, threads: int) -> None: ...
+    def decode(
+        self,
+        coding: ChunkCoding,
+        sources: list[Any],
+        starts: NDArray[numpy.int64],
+        sizes: NDArray[numpy.int64],
+    ) -> list[NDArray[numpy.uint8] | None]:
+        """Decode chunks: the values of each, or None for one that is missing, damaged or not whole.
+
+        A source is a buffer, or the path of a file as bytes, of which a run is read; -1: up to the end.
+        """
+
+    def copy(
+        self, boxes: ChunkBoxes, first: int, chunks: list[Any], out: object, rows: NDArray[numpy.int64]
+    ) -> None:
+        """Copy what boxes take of some chunks, from the first on, into the rows of an output."""
+
 def features() -> dict[str, str]:
     """Libraries and instructions that this build uses on this machine, by unit of native/."""
 

@@ -5,8 +5,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import batchplant as bp
+from batchplant.errors import DamagedError
 from batchplant.storage.cache import DEFAULT_MAX_BYTES, ChunkCache
 from processes import PATIENCE, in_fork
 
@@ -156,3 +159,63 @@ def test_the_size_by_variable(monkeypatch):
     monkeypatch.setenv("BATCHPLANT_CHUNK_CACHE", "much")
     with pytest.raises(bp.OptionError, match="BATCHPLANT_CHUNK_CACHE is a number of bytes, not 'much'"):
         ChunkCache()
+
+
+# --- known order --------------------------------------------------------------------------------------
+
+
+def misses_of(uses, size, *, announce):
+    """Misses of a cache of so many values, one needed by each batch."""
+    cache = ChunkCache(size)
+    if announce:
+        for batch, key in enumerate(uses, 1):
+            cache.expect(batch, [key])
+    for batch, key in enumerate(uses, 1):
+        if announce:
+            cache.reach(batch)
+        assert cache.get(key, lambda key=key: key, lambda _: 1) == key
+        assert cache.bytes <= size
+    return cache.misses
+
+
+def test_in_a_known_order_what_is_needed_last_is_evicted():
+    round_and_round = list("abcde") * 20
+    assert misses_of(round_and_round, 4, announce=False) == 100
+    # Of five values in turn, Belady's rule misses one in four.
+    assert misses_of(round_and_round, 4, announce=True) <= 5 + 96 / 4
+
+
+@given(st.lists(st.integers(0, 9), max_size=200), st.integers(0, 6))
+def test_a_known_order_never_misses_more(uses, size):
+    assert misses_of(uses, size, announce=True) <= misses_of(uses, size, announce=False)
+
+
+def test_what_was_announced_can_be_forgotten():
+    cache = ChunkCache(2)
+    cache.expect(1, ["a"])
+    cache.expect(1000, ["a"])
+    cache.reach(1)
+    cache.reach(None)
+    for key in "abc":
+        cache.get(key, lambda: 0, lambda _: 1)
+    assert cache.all_of(["a"]) is None
+    assert cache.all_of(["b", "c"]) == [0, 0]
+
+
+def test_several_values_are_made_at_once():
+    cache = ChunkCache(100)
+    cache.get("b", lambda: "B", len)
+    made = []
+
+    def make(places):
+        made.append(places)
+        return [DamagedError("bad") if place == 2 else "x" for place in places]
+
+    found = cache.get_all(["a", "b", "c", "d"], make, len)
+    assert found[:2] + found[3:] == ["x", "B", "x"]
+    assert isinstance(found[2], DamagedError)
+    assert made == [[0, 2, 3]]
+    with pytest.raises(DamagedError, match="bad"):
+        cache.get("c", lambda: "C", len)
+    assert cache.get_all(["a", "d"], make, len) == ["x", "x"]
+    assert made == [[0, 2, 3]]

@@ -28,6 +28,7 @@ from ..order.keyed import whole
 from ..schema import Image, Schema
 from ..schema.columns import I64, AnyArray, Columns, Ragged, end_within, masked, sample_numbers
 from ..storage import Source, index, is_remote, open_source, tag_of, tree
+from ..storage.cache import ChunkKeys
 from ..storage.spans import Spans, concat_spans
 from . import filters, hooks, keys
 from .arrays import Array, array_of
@@ -128,6 +129,10 @@ class Reader:
     def _bytes_of(self, fields: Sequence[str]) -> int | None:
         """Return the bytes of all cells of these fields, if they are known at no cost; else None."""
         return None
+
+    def _chunk_keys(self, fields: Sequence[str], indices: I64) -> list[ChunkKeys]:
+        """Return the caches of decoded chunks that reading these samples looks into, and for which chunks."""
+        return []
 
     def blocks(self) -> I64 | None:
         """Return the number of every sample's storage unit (page, row group, shard), or None."""

@@ -14,6 +14,7 @@ and come back as what they were.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -51,7 +52,7 @@ from .base.arrays import (
     unit_of,
     zip_top,
 )
-from .base.arrays.compression import numcodecs, pack, unpack
+from .base.arrays.compression import Coding, numcodecs, pack, unpack
 from .base.arrays.layout import parts_of
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
@@ -146,7 +147,16 @@ def _grid(store: Store, name: str, attributes: dict[str, Any]) -> Grid:
     decode = functools.partial(_block, dtype, chunks, ours)
     plain = ours == "none" and dtype.itemsize == 1 and chunks[1:] == shape[1:]
     fill = functools.partial(np.zeros, (), dtype)
-    return Grid(store, name, shape, chunks, dtype, locate, decode, fill, plain, packing, header, cropped=True)
+    coding = None
+    # Sizes that no header can hold are refused below.
+    with contextlib.suppress(struct.error):
+        # A block of this header is whole.
+        whole = struct.pack(f">HH{len(chunks)}I", 0, len(chunks), *chunks[::-1])
+        coding = Coding(((ours, 0),) * (ours != "none"), whole, dtype.itemsize)
+    return Grid(
+        store, name, shape, chunks, dtype, locate, decode, fill, plain, packing, header, cropped=True,
+        coding=coding,
+    )  # fmt: skip
 
 
 def _walk(store: Store, below: str = "", deep: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:

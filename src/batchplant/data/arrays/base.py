@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import BatchplantError, OptionError, SampleIndexError, exceptions_as, located
 from ...schema.columns import I64, AnyArray, AnyDType
 from ...storage import limits
+from ...storage.cache import ChunkKeys
 from ...storage.spans import Spans
 from .parallel import each
 
@@ -117,6 +118,10 @@ class Array:
     def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
         """Return the byte ranges of these boxes; None if unknown."""
         return self._ranges(list(self._clipped(starts, size, np.arange(len(starts)))))
+
+    def chunk_keys(self, starts: I64, size: Sequence[int]) -> ChunkKeys | None:
+        """Return the cache of decoded chunks, and its keys of those that boxes touch; None: there is none."""
+        return None
 
     def _clipped(self, starts: I64, size: Sequence[int], rows: I64) -> Iterator[Box]:
         inner_picks = [range(length) for length in self.shape[len(size) :]]

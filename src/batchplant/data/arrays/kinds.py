@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import SchemaError
+from ... import _native
+from ...errors import BatchplantError, SchemaError, located
 from ...schema.columns import I64, U8, AnyArray, AnyDType, Ragged, dense_of
 from ...storage import Source
 from ...storage.spans import SourceRun, Spans, spans_of
 from .base import Array, Box, Picks
-from .parallel import each
+from .parallel import chunk_threads, each_or_error
 
 Index = tuple[int, ...]
 # Bytes of ``chunks`` of an array that has no chunks.
@@ -23,15 +24,37 @@ BLOCK_BYTES = 1 << 20
 READ_BYTES = 64 << 20
 
 
-def pieces_of(pick: range, size: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield the chunks of one axis that a range touches: number, slice of the chunk, slice of the output."""
-    start = 0
-    while start < len(pick):
-        number = pick[start] // size
-        first = number * size
-        end = len(range(pick.start, min(pick.stop, first + size), pick.step))
-        yield number, slice(pick[start] - first, pick[end - 1] - first + 1, pick.step), slice(start, end)
-        start = end
+def carrier(values: Any, dtype: AnyDType) -> AnyArray:
+    """Return an array of this dtype, times as numbers, because they have no buffer."""
+    array = np.asarray(values, dtype=dtype)
+    return array.view(np.int64) if dtype.kind in "mM" else array
+
+
+def read_chunks(
+    boxes: _native.ChunkBoxes,
+    load: Callable[[Sequence[Index]], Sequence[AnyArray | BatchplantError]],
+    out: AnyArray,
+    chunk_bytes: int,
+    *,
+    rows: I64 | None = None,
+    samples: I64 | None = None,
+) -> None:
+    """Copy boxes out of chunks, of which ``load`` returns some at a time, each into its row of ``out``.
+
+    An error of a chunk has the number of the first box that needs it out of ``samples`` as its sample.
+    """
+    indices, threads = boxes.indices, chunk_threads()
+    rows = np.zeros(boxes.count, dtype=np.int64) if rows is None else rows
+    step = max(1, READ_BYTES // max(1, chunk_bytes))
+    for start in range(0, len(indices), step):
+        chunks = load(indices[start : start + step])
+        for number, chunk in enumerate(chunks):
+            if isinstance(chunk, BatchplantError):
+                # Another thread may raise the very same exception.
+                error = copy.copy(chunk)
+                raise error if samples is None else error.at(sample=int(samples[boxes.first(start + number)]))
+        values = [carrier(chunk, out.dtype) for chunk in chunks]
+        threads.copy(boxes, start, values, carrier(out, out.dtype), rows)
 
 
 class ChunkedArray(Array):
@@ -41,6 +64,11 @@ class ChunkedArray(Array):
         """Return a chunk, from the cache if it is there; at the edge it may be cut to the array."""
         raise NotImplementedError
 
+    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | BatchplantError]:
+        """Return chunks, and the error in place of one that cannot be read."""
+        self._ahead(indices)
+        return each_or_error(self._chunk, indices, self._chunk_bytes)
+
     def _ahead(self, chunks: Sequence[Index]) -> None:
         """Prefetch chunks that are about to be read one by one."""
 
@@ -48,40 +76,39 @@ class ChunkedArray(Array):
         """Return file, start and size of each of these chunks; None if unknown."""
         return None
 
+    @property
+    def _chunk_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.chunks)
+
     def _take(self, picks: Picks) -> AnyArray:
         out = np.empty(tuple(map(len, picks)), dtype=self.dtype)
-        self._boxes([Box(None, picks, ())], out)
+        box = [[pick.start for pick in picks], list(out.shape), [0] * self.ndim]
+        boxes = _native.ChunkBoxes(
+            np.array([box], dtype=np.int64), [pick.step for pick in picks], self.chunks
+        )
+        read_chunks(boxes, self._load_chunks, out[None], self._chunk_bytes)
         return out
 
-    def _parts(self, boxes: Sequence[Box], out: AnyArray | None) -> dict[Index, list[Any]]:
-        """Return, by chunk that boxes touch, (box, slices of the chunk, output, slices of the output)."""
-        parts: dict[Index, list[Any]] = {}
-        for box in boxes:
-            view = None if out is None else out[box.target]
-            axes = [list(pieces_of(*axis)) for axis in zip(box.picks, self.chunks, strict=True)]
-            for pieces in itertools.product(*axes):
-                index, inside, target = zip(*pieces, strict=True) if pieces else ((), (), ())
-                parts.setdefault(index, []).append((box, inside, view, target))
-        return parts
+    def _touched(self, starts: I64, size: Sequence[int]) -> tuple[_native.ChunkBoxes, I64]:
+        """Return those parts of boxes of one size that lie in the array, and which boxes they are of."""
+        inner, axes = self.shape[len(size) :], len(size)
+        boxes = np.zeros((len(starts), 3, self.ndim), dtype=np.int64)
+        boxes[:, 0, :axes] = np.maximum(starts, 0)
+        boxes[:, 1, :axes] = np.minimum(starts + np.array(size), np.array(self.shape[:axes]))
+        boxes[:, 1, :axes] -= boxes[:, 0, :axes]
+        boxes[:, 1, axes:] = inner
+        boxes[:, 2, :axes] = boxes[:, 0, :axes] - starts
+        inside = np.flatnonzero((boxes[:, 1] > 0).all(axis=1))
+        return _native.ChunkBoxes(boxes[inside], [1] * self.ndim, self.chunks), inside
 
-    def _boxes(self, boxes: Sequence[Box], out: AnyArray) -> None:
-        parts = self._parts(boxes, out)
+    def read_boxes(self, starts: I64, size: Sequence[int], out: AnyArray, rows: I64 | None = None) -> None:
+        boxes, inside = self._touched(starts, size)
+        rows = inside if rows is None else rows[inside]
+        with located(path=self.path, field=self.field):
+            read_chunks(boxes, self._load_chunks, out, self._chunk_bytes, rows=rows, samples=rows)
 
-        def copy_parts(index: Index) -> None:
-            with parts[index][0][0].add_to_errors():
-                chunk = self._chunk(index)
-            for _, inside, view, target in parts[index]:
-                view[target] = chunk[inside]
-
-        indices = sorted(parts)
-        size = self.dtype.itemsize * math.prod(self.chunks)
-        step = max(1, READ_BYTES // max(1, size))
-        for start in range(0, len(indices), step):
-            self._ahead(indices[start : start + step])
-            each(copy_parts, indices[start : start + step], size * len(indices))
-
-    def _ranges(self, boxes: Sequence[Box]) -> Spans | None:
-        runs = self._places(sorted(self._parts(boxes, None)))
+    def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
+        runs = self._places(self._touched(starts, size)[0].indices)
         return None if runs is None else spans_of(runs)
 
 

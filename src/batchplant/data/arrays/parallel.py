@@ -7,25 +7,37 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ... import _native
+from ...errors import BatchplantError
 from ...storage.platform import cpu_count
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # Work on fewer bytes ends before another thread would begin.
 MIN_PARALLEL_BYTES = 256 << 10
 _LOCK = threading.Lock()
 _POOL: ThreadPoolExecutor | None = None
+_CHUNK_THREADS: _native.ChunkThreads | None = None
 
 
 def _reset() -> None:
     """Forget the threads, which a forked process does not have."""
-    global _LOCK, _POOL
-    _LOCK, _POOL = threading.Lock(), None
+    global _LOCK, _POOL, _CHUNK_THREADS
+    _LOCK, _POOL, _CHUNK_THREADS = threading.Lock(), None, None
 
 
 os.register_at_fork(after_in_child=_reset)
+
+
+def chunk_threads() -> _native.ChunkThreads:
+    """Return the native threads that decode chunks and copy boxes out of them."""
+    global _CHUNK_THREADS
+    with _LOCK:
+        _CHUNK_THREADS = _CHUNK_THREADS or _native.ChunkThreads(cpu_count())
+        return _CHUNK_THREADS
 
 
 def each(work: Callable[[T], None], items: Sequence[T], size: int) -> None:
@@ -62,3 +74,17 @@ def each(work: Callable[[T], None], items: Sequence[T], size: int) -> None:
     wait([task for task in started if not task.cancel()])
     if failed:
         raise failed[0]
+
+
+def each_or_error(work: Callable[[T], R], items: Sequence[T], size: int) -> list[R | BatchplantError]:
+    """Return the result of ``work`` for every item, or the error that it raised; ``size``: bytes of one."""
+    results: list[Any] = [None] * len(items)
+
+    def run(number: int) -> None:
+        try:
+            results[number] = work(items[number])
+        except BatchplantError as error:
+            results[number] = error
+
+    each(run, range(len(items)), size * len(items))
+    return results

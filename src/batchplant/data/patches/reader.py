@@ -15,6 +15,7 @@ from ...errors import BatchplantError, OptionError, SchemaError, located
 from ...order.keyed import key_of, uniform, whole
 from ...schema import Schema, Tensor
 from ...schema.columns import I64, AnyArray, Columns
+from ...storage.cache import ChunkKeys
 from ...storage.spans import Spans, concat_spans
 from ..arrays import Array, ChunkedArray, MemoryArray, each
 from ..reader import Reader, open_reader
@@ -363,6 +364,11 @@ class Patches(Reader):
         starts = self._starts(self.ids[indices])
         ranges = [self._arrays[name].ranges(starts, self._size) for name in fields if name != POSITION]
         return concat_spans([spans for spans in ranges if spans is not None]) if None not in ranges else None
+
+    def _chunk_keys(self, fields: Sequence[str], indices: I64) -> list[ChunkKeys]:
+        starts = self._starts(self.ids[indices])
+        keys = (self._arrays[name].chunk_keys(starts, self._size) for name in fields if name != POSITION)
+        return [keys_of_array for keys_of_array in keys if keys_of_array is not None]
 
     def facts(self) -> dict[str, object]:
         arrays = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from ... import _native
 from ...errors import DamagedError, SchemaError, UnsafeError, located
 from ...schema.columns import AnyDType, Ragged, as_bytes
 from ..base.arrays import ChunkLocation, Index, Store
-from ..base.arrays.compression import numcodecs, unpack
+from ..base.arrays.compression import Coding, numcodecs, unpack
 
 # Their name in numcodecs and Zarr → ours.
 COMPRESSIONS = {
@@ -46,6 +47,16 @@ class Chain(NamedTuple):
     # Whether the bytes are the values, in C order and native byte order.
     plain: bool
     description: str
+    # The same for native threads, where they can.
+    coding: Coding | None = None
+
+
+def _coding(packed: Sequence[str], dtype: AnyDType) -> Coding | None:
+    """Return the steps by which native threads undo these codecs of bytes; None where they cannot."""
+    if dtype.kind not in "biufmM":
+        return None
+    steps = tuple((COMPRESSIONS.get(kind, kind), 0) for kind in packed)
+    return Coding(steps, swap=1 if dtype.isnative else dtype.itemsize)
 
 
 def _step(kind: str, config: dict[str, Any], limit: int) -> Step:
@@ -124,7 +135,8 @@ def chain_v2(document: dict[str, Any], dtype: AnyDType, chunks: tuple[int, ...])
         last = functools.partial(_texts, texts[0]["id"], math.prod(chunks))
     plain = not steps and order == "C" and dtype.isnative and not texts
     description = " + ".join(codec["id"] for codec in filters + last_packed) or "none"
-    return Chain(functools.partial(_run, [*steps, last]), plain, description)
+    coding = None if texts or plain_filters or order != "C" else _coding([c["id"] for c in packed], dtype)
+    return Chain(functools.partial(_run, [*steps, last]), plain, description, coding)
 
 
 def chain_v3(codecs: Sequence[Any], dtype: AnyDType, chunks: tuple[int, ...]) -> Chain:
@@ -172,7 +184,9 @@ def chain_v3(codecs: Sequence[Any], dtype: AnyDType, chunks: tuple[int, ...]) ->
         steps.append(functools.partial(_texts, kinds[offset], math.prod(chunks)))
     plain = len(steps) == 1 and turned == sorted(turned) and stored.isnative and not dtype.hasobject
     description = " + ".join(kind for kind in kinds if kind != "bytes") or "none"
-    return Chain(functools.partial(_run, steps), plain, description)
+    bare_kinds = [kind.removeprefix("numcodecs.") for kind in kinds[:offset:-1]]
+    coding = None if offset or kinds[0] != "bytes" else _coding(bare_kinds, stored)
+    return Chain(functools.partial(_run, steps), plain, description, coding)
 
 
 def _named(codec: Any) -> tuple[str, dict[str, Any]]:
@@ -201,32 +215,32 @@ class Shards:
         self._store, self._key = store, key
         self._table = functools.lru_cache(SHARDS_KNOWN)(self._load)
 
-    def _load(self, shard: Index) -> Any:
+    def _load(self, shard: Index) -> tuple[str, Any]:
         name = self._key(shard)
         size = 16 * math.prod(self._per) + 4 * self.summed
         data = self._store.read(name, -size if self._at_end else 0, size)
         if data is None:
-            return None
+            return name, None
         with located(path=self._store.full(name)):
             if len(data) != size:
                 raise DamagedError(f"the shard has {len(data)} bytes, and its table alone has {size}")
             data = _without_crc(data) if self.summed else data
-        return data.view(self._order).reshape(*self._per, 2)
+        return name, data.view(self._order)
 
     def locate(self, index: Index) -> ChunkLocation | None:
-        shard = tuple(offset // per for offset, per in zip(index, self._per, strict=True))
-        table = self._table(shard)
+        name, table = self._table(tuple(map(operator.floordiv, index, self._per)))
         if table is None:
             return None
-        start, size = (
-            int(number) for number in table[tuple(a % p for a, p in zip(index, self._per, strict=True))]
-        )
+        number = 0
+        for offset, per in zip(index, self._per, strict=True):
+            number = number * per + offset % per
+        start, size = table.item(2 * number), table.item(2 * number + 1)
         if start == ABSENT and size == ABSENT:
             return None
         if start + size > 2**62:
             message = f"the table of the shard says {size} bytes at {start}"
-            raise DamagedError(message, path=self._store.full(self._key(shard)))
-        return ChunkLocation(self._key(shard), start, size)
+            raise DamagedError(message, path=self._store.full(name))
+        return ChunkLocation(name, start, size)
 
 
 def pack_shard(chunks: Sequence[Any], room: int) -> bytes:

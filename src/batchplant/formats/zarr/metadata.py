@@ -231,6 +231,7 @@ def _grid_v2(store: Store, name: str, document: Document) -> Grid:
         fill,
         chain.plain,
         chain.description,
+        coding=chain.coding,
     )
 
 
@@ -297,7 +298,7 @@ def _grid_v3(store: Store, name: str, document: Document) -> Grid:
     description = chain.description + description
     return Grid(
         store, name, shape, chunks, dtype, locate, chain.decode, fill, chain.plain, description,
-        per_file=per_file, summed=summed,
+        per_file=per_file, summed=summed, coding=chain.coding,
     )  # fmt: skip
 
 

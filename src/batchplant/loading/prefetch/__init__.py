@@ -2,7 +2,8 @@
 
 An order is a pure function, so the samples of the next batches are known, and readers know where their bytes
 lie. :func:`make_prefetcher` looks at the sources of those bytes: local files are read ahead (local.py),
-objects on servers are fetched ahead (remote.py), each within a byte budget of its own (base.py).
+objects on servers are fetched ahead (remote.py), each within a byte budget of its own (base.py). Caches of
+decoded chunks learn which ones the next batches need (base.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ... import order as orders
 from ...errors import BatchplantError
 from ...schema.columns import I64
 from ..executor import Executor
-from .base import Prefetcher, PrefetchTuning, distinct_runs, epoch_bytes
+from .base import CachePlanner, Prefetcher, PrefetchTuning, distinct_runs, epoch_bytes
 from .local import make_local_prefetcher
 from .remote import RemotePrefetcher
 
@@ -29,7 +30,7 @@ def make_prefetcher(
     next_shard: Callable[[], orders.Batches | None] | None = None,
     tuning: PrefetchTuning | None = None,
 ) -> Prefetcher | None:
-    """Make the prefetcher of an epoch; None if the reader cannot tell which bytes samples take.
+    """Make the prefetcher of an epoch; None if the reader cannot tell what samples take.
 
     ``page_cache``: False to read local files past it, None to do so if the dataset is larger than memory.
     ``next_shard``: returns the shard of the epoch after this one.
@@ -44,6 +45,8 @@ def make_prefetcher(
         spans = reader.ranges(fields, first[:1])
         remote = {source.remote for source in spans.sources} if spans is not None else set()
         parts: list[Prefetcher] = []
+        if reader._chunk_keys(fields, first[:1]):
+            parts.append(CachePlanner(reader, fields, shard, indices, tuning))
         if False in remote:
             parts.append(make_local_prefetcher(executor, indices, shard, first, page_cache, tuning))
     # The batch that meets the same error reports it.

@@ -1,14 +1,17 @@
-"""The interface of prefetchers, their tuning, and estimates of what an epoch reads."""
+"""The interface of prefetchers, their tuning, the planner of caches, and estimates of what an epoch reads."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
+from ... import order as orders
 from ...data.reader import Reader
 from ...schema.columns import I64
+from ...storage.cache import ChunkCache
 
 # Runs of consecutive samples that an estimate looks at, and the length of each.
 PROBES, PROBE_SAMPLES = 8, 1024
@@ -56,6 +59,9 @@ class PrefetchTuning:
     # the samples are no more than this fraction of the epoch.
     min_separate_bytes: int = 32 << 20
     max_separate_fraction: float = 0.03
+    # Batches whose decoded chunks are announced to their cache, at most, and chunks of all of them.
+    max_announced_batches: int = 64
+    max_announced_chunks: int = 100_000
     # Datasets of more samples are not searched for what the next epoch needs first.
     max_planned_samples: int = 5_000_000
 
@@ -79,6 +85,55 @@ class Prefetcher:
 
     def close(self) -> None:
         raise NotImplementedError
+
+
+class CachePlanner(Prefetcher):
+    """Lets caches evict the chunk that is needed last, since the order of samples is known."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        fields: Sequence[str],
+        shard: orders.Batches,
+        indices: I64 | None,
+        tuning: PrefetchTuning,
+    ) -> None:
+        self._reader, self._fields, self._shard, self._indices = reader, fields, shard, indices
+        self._tuning = tuning
+        self._caches: dict[int, ChunkCache] = {}
+        # Numbers of the chunks of batches that are announced and not yet reached.
+        self._announced: deque[int] = deque()
+        self._next = 0
+
+    def start(self) -> None:
+        pass
+
+    def wait(self, number: int) -> None:
+        while self._announced and self._next - len(self._announced) <= number:
+            self._announced.popleft()
+        # A resumed epoch begins anywhere.
+        self._next = max(self._next, number + 1)
+        while len(self._announced) < self._tuning.max_announced_batches and self._shard.has(self._next):
+            if sum(self._announced) > self._tuning.max_announced_chunks:
+                break
+            samples = self._shard.batch(self._next)
+            samples = samples if self._indices is None else self._indices[samples]
+            chunks = 0
+            for cache, keys in self._reader._chunk_keys(self._fields, samples):
+                self._caches[id(cache)] = cache
+                cache.expect(self._next, keys)
+                chunks += len(keys)
+            self._announced.append(chunks)
+            self._next += 1
+        for cache in self._caches.values():
+            cache.reach(number)
+
+    def done(self, number: int) -> None:
+        pass
+
+    def close(self) -> None:
+        for cache in self._caches.values():
+            cache.reach(None)
 
 
 def epoch_bytes(reader: Reader, fields: Sequence[str]) -> int:

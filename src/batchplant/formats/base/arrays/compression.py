@@ -8,14 +8,17 @@ are checked here first.
 from __future__ import annotations
 
 import bz2
+import ctypes
 import functools
+import importlib
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from .... import _native
 from ....errors import DamagedError, OptionError, needs
 from ....storage import limits
 
@@ -33,6 +36,44 @@ def numcodecs(extra: str = "zarr") -> Any:
         import numcodecs.lz4
         import numcodecs.zstd
     return found
+
+
+# Larger chunks are decoded one by one, with a look at their header before memory is taken.
+MAX_NATIVE_BYTES = 64 << 20
+_FUNCTIONS = {"blosc": "blosc_decompress_ctx", "zstd": "ZSTD_decompress", "lz4": "LZ4_decompress_safe"}
+
+
+class Coding(NamedTuple):
+    """Steps from the bytes of whole chunks to their values, for native threads.
+
+    ``steps`` in the order in which they are undone, shuffle with the size of values; ``prefix`` stands before
+    a chunk; ``swap``: the size of values whose bytes are stored the other way round.
+    """
+
+    steps: tuple[tuple[str, int], ...] = ()
+    prefix: bytes = b""
+    swap: int = 1
+
+    def native(self, size: int) -> _native.ChunkCoding | None:
+        """The same for chunks of so many bytes; None where a step has no native decoder."""
+        steps = [(kind, _function(kind) if kind in _FUNCTIONS else number) for kind, number in self.steps]
+        good = 0 < size <= MAX_NATIVE_BYTES and all(kind in _NATIVE for kind, _ in steps)
+        if not good or None in dict(steps).values():
+            return None
+        return _native.ChunkCoding(cast(list[tuple[str, int]], steps), size, self.prefix, self.swap)
+
+
+_NATIVE = {"crc32c", "fletcher32", "gzip", "shuffle", *_FUNCTIONS}
+
+
+@functools.cache
+def _function(kind: str) -> int | None:
+    """The address of numcodecs' decoder, which native threads call without the GIL; None: not exported."""
+    try:
+        library = ctypes.CDLL(importlib.import_module(f"numcodecs.{kind}").__file__)
+        return ctypes.cast(getattr(library, _FUNCTIONS[kind]), ctypes.c_void_p).value
+    except (ImportError, OSError, AttributeError):
+        return None
 
 
 class _TooMuchError(ValueError):

@@ -15,13 +15,14 @@ import numpy as np
 from .... import _native
 from ....codecs import npy
 from ....data.arrays import ChunkedArray, each
+from ....data.arrays.parallel import chunk_threads, each_or_error
 from ....errors import BatchplantError, DamagedError, SchemaError, located
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
 from ....storage import Source, limits
-from ....storage.cache import ChunkCache
+from ....storage.cache import ChunkCache, ChunkKeys
 from ....storage.spans import SourceRun
-from .compression import sums_of
+from .compression import Coding, sums_of
 from .store import Blob, ChunkLocation, SourceRange, Store, human
 
 Index = tuple[int, ...]
@@ -66,6 +67,8 @@ class Grid:
     summed: bool = False
     # Whether a missing chunk is one of fill values, or damage.
     may_miss: bool = True
+    # How native threads decode whole chunks, where they can.
+    coding: Coding | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_DIMENSIONS:
@@ -136,6 +139,44 @@ class Grid:
                 return self._filled(index)
             return blob.data.view(self.dtype).reshape(-1, *self.chunks[1:])
         return cache.get((self.name, index), functools.partial(self._load, index), _size)
+
+    def read_chunks(self, cache: ChunkCache, indices: Sequence[Index]) -> Sequence[Any]:
+        """Several chunks, decoded side by side; an error in place of one that is damaged."""
+        self.ahead(cache, indices)
+        if self.plain or self._native_coding is None:
+            return each_or_error(functools.partial(self.chunk, cache), indices, self.chunk_bytes)
+        keys = [(self.name, index) for index in indices]
+        return cache.get_all(keys, lambda places: self._decode([indices[n] for n in places]), _size)
+
+    @functools.cached_property
+    def _native_coding(self) -> _native.ChunkCoding | None:
+        return None if self.coding is None else self.coding.native(self.chunk_bytes)
+
+    def _decode(self, indices: Sequence[Index]) -> list[Any]:
+        """Chunks out of native threads. What they cannot decode is loaded here, which says what is wrong."""
+        assert self._native_coding is not None
+        sources: list[Any] = []
+        starts, sizes = np.zeros(len(indices), dtype=np.int64), np.full(len(indices), -1)
+        for number, index in enumerate(indices):
+            source: Any = b""
+            with contextlib.suppress(BatchplantError):
+                location = self.locate(index)
+                if location is not None:
+                    source = self.store.file(location.name)
+                    if source is None:
+                        source = self.store.read(*location)
+                    elif location.size is not None:
+                        starts[number], sizes[number] = location.start, location.size
+            sources.append(b"" if source is None else source)
+        decoded = chunk_threads().decode(self._native_coding, sources, starts, sizes)
+        chunks: list[Any] = [
+            None if values is None else values.view(self.dtype).reshape(self.chunks) for values in decoded
+        ]
+        failed = [number for number, chunk in enumerate(chunks) if chunk is None]
+        loaded = each_or_error(self._load, [indices[number] for number in failed], self.chunk_bytes)
+        for number, chunk in zip(failed, loaded, strict=True):
+            chunks[number] = chunk
+        return chunks
 
     def _load(self, index: Index) -> Any:
         location = self.locate(index)
@@ -498,12 +539,13 @@ class GridArray(ChunkedArray):
         super().__init__(path, field, grid.shape, grid.dtype, grid.chunks)
         self._grid, self._cache = grid, cache
 
-    def _chunk(self, index: Index) -> AnyArray:
-        chunk: AnyArray = self._grid.chunk(self._cache, index)
-        return chunk
+    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | BatchplantError]:
+        return self._grid.read_chunks(self._cache, indices)
 
-    def _ahead(self, chunks: Sequence[Index]) -> None:
-        self._grid.ahead(self._cache, chunks)
+    def chunk_keys(self, starts: I64, size: Sequence[int]) -> ChunkKeys | None:
+        if self._grid.plain:
+            return None
+        return self._cache, [(self._grid.name, index) for index in self._touched(starts, size)[0].indices]
 
     def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
         store = self._grid.store

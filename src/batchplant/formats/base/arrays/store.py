@@ -107,6 +107,10 @@ class Store:
         data = self.read(name, start, size)
         return None if data is None else Blob(data)
 
+    def file(self, name: str) -> bytes | None:
+        """The path of the local file that has the bytes behind a name, if there is one, and nothing else."""
+        return None
+
     def source_range(self, name: str) -> SourceRange | None:
         """The bytes behind a name as a part of a file that is read by ranges; None: not there, or packed."""
         return None
@@ -158,6 +162,9 @@ class FolderStore(Store):
             return None
         except OSError as error:
             raise DamagedError(f"it cannot be read: {error.strerror}", path=self.full(name)) from None
+
+    def file(self, name: str) -> bytes:
+        return os.fsencode(os.path.join(self.path, name))
 
     def place(self, name: str, start: int = 0, size: int | None = None) -> Blob | None:
         file = os.path.join(self.path, name)
