@@ -352,6 +352,8 @@ def text(found: dict[str, Any]) -> Iterator[str]:
 
 SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "loader": loader,
+    # benchmarks/loader.py on another machine, its loader.json renamed.
+    "loader-x86-64": loader,
     "loader-threads": loader_threads,
     "records": records,
     "text": text,
