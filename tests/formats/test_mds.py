@@ -6,8 +6,10 @@ import decimal
 import functools
 import hashlib
 import json
+import os
 import pickle
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -470,3 +472,33 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
     (tmp_path / "a" / "index.json").write_text('{"shards": [], "version": 2}')
     with pytest.raises(bp.SchemaError, match="no shards"):
         bp.open(tmp_path / "a")
+
+
+def test_a_loader_of_millions_of_samples_takes_no_memory_for_each(tmp_path) -> None:
+    samples, shards = 10_000, 1_000
+    with bp.create(tmp_path / "train.mds", {"x": bp.Int("uint8")}) as out:
+        for number in range(samples):
+            out.append({"x": number % 256})
+    path = tmp_path / "train.mds" / "index.json"
+    index = json.loads(path.read_text())
+    [shard] = index["shards"]
+    first = shard["raw_data"]["basename"]
+    names = [first, *(f"shard.{number:05d}.mds" for number in range(1, shards))]
+    for name in names[1:]:
+        os.link(path.with_name(first), path.with_name(name))
+    index["shards"] = [{**shard, "raw_data": {**shard["raw_data"], "basename": name}} for name in names]
+    path.write_text(json.dumps(index))
+    for order in ("quasi_random", "shards"):
+        with bp.open(tmp_path / "train.mds") as data:
+            tracemalloc.start()
+            try:
+                loader = bp.Loader(data, 32, order=order)
+                batch = next(iter(loader))
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert len(data) == samples * shards
+            assert len(batch["x"]) == 32
+            # A byte for each sample would be 10 MB.
+            assert peak < 5_000_000
+            loader.close()

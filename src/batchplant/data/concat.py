@@ -187,6 +187,10 @@ class Concat(Reader):
             first += int(blocks.max()) + 1 if len(blocks) else 0
         return np.concatenate(parts).astype(np.int64)
 
+    def _block_sizes(self) -> I64 | None:
+        sizes = [part for reader in self.readers if (part := reader._block_sizes()) is not None]
+        return np.concatenate(sizes) if sizes and len(sizes) == len(self.readers) else None
+
     def boundaries(self) -> I64:
         """Return the first samples of the files, except shards of one dataset, and each file's boundaries."""
         if isinstance(self.readers, LazyReaders):

@@ -136,6 +136,11 @@ class Reader:
 
     def blocks(self) -> I64 | None:
         """Return the number of every sample's storage unit (page, row group, shard), or None."""
+        sizes = self._block_sizes()
+        return None if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
+
+    def _block_sizes(self) -> I64 | None:
+        """Return how many samples each storage unit has, if units lie in order; else None."""
         return None
 
     def boundaries(self) -> I64:

@@ -68,6 +68,11 @@ class Ordering:
     def _block_index(self, order: str) -> orders.BlockIndex:
         """Return the grouping of samples by storage block, made once."""
         if self._blocks is None:
+            sizes = self.reader._block_sizes() if self.indices is None else None
+            if sizes is not None:
+                # No memory for each sample.
+                self._blocks = orders.BlockIndex.of_sizes(sizes[sizes > 0], self.reader.window)
+                return self._blocks
             blocks = self.reader.blocks()
             if blocks is None:
                 raise OptionError(f"this format has no blocks, so {order} has nothing to go by; use random")

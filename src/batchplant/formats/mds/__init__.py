@@ -130,7 +130,7 @@ class MdsWriter(ShardsWriter):
         if self.base is not None:
             assert isinstance(self.base, MdsReader)
             note = None if self.base.index.note is None else self.base.index.note.document
-            entries = [json.dumps(entry, sort_keys=True) for entry in self.base.index.entries]
+            entries = [json.dumps(entry, sort_keys=True) for entry in layout.read_entries(self.base.path)]
         return "".join(layout.document([*entries, *lines], note))
 
 

@@ -178,16 +178,20 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """Contents of an index. ``entries``: its shards as they are written there."""
+    """Contents of an index."""
 
     shards: list[Shard]
-    entries: list[dict[str, Any]]
     columns: list[tuple[str, Encoding]]
     note: ShardMetadata | None
 
 
 def read(folder: str) -> Index:
     return read_index(folder, "MDS", _parse_index)
+
+
+def read_entries(folder: str) -> list[dict[str, Any]]:
+    """The shards of an index as they are written there."""
+    return read_index(folder, "MDS", lambda document: list(document["shards"]))
 
 
 def _parse_index(document: dict[str, Any]) -> Index:
@@ -205,12 +209,12 @@ def _parse_index(document: dict[str, Any]) -> Index:
             raise SchemaError(f"shard {number} has other columns than the first: {described[0]}")
     shards = [_shard(entry) for entry in entries]
     if document.get(METADATA_KEY) is None:
-        return Index(shards, entries, columns or [], None)
+        return Index(shards, columns or [], None)
     schema = Schema.from_json(document[METADATA_KEY]["schema"])
     if columns is None:
         columns = columns_of(schema)
     note = ShardMetadata.parse(document[METADATA_KEY], dict(columns), cells.holds, _flags_of(schema))
-    return Index(shards, entries, columns, note)
+    return Index(shards, columns, note)
 
 
 def _columns(names: Any, named: Any, sizes: Any) -> list[tuple[str, Encoding]]:

@@ -144,7 +144,7 @@ class LocalFiles(Files):
                     # A link to itself.
                     except OSError:
                         is_folder = is_file = False
-                    if name.startswith("."):
+                    if name[0] == ".":
                         self.skipped += name != own_name
                     elif is_folder:
                         waiting.append((prefix + name, above | {folder_id}))

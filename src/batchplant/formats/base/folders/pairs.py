@@ -101,9 +101,9 @@ def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None
     """Folders that each have images and masks are no classes, but splits."""
     inside: dict[str, set[str]] = {top: set() for top in tops}
     for name in files:
-        steps = name.split(os.sep)
-        if len(steps) > 2:
-            inside[steps[0]].add(steps[1].lower())
+        if name.count(os.sep) > 1:
+            top, inner, _ = name.split(os.sep, 2)
+            inside[top].add(inner.lower())
     if inside and all(kinds & IMAGES and kinds & MASKS for kinds in inside.values()):
         example = min(inside)
         raise SchemaError(

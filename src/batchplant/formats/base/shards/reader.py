@@ -227,14 +227,15 @@ class ShardsReader(Reader):
         """The bytes of all shards: reading a sample fetches all of its columns."""
         return sum(self._shard_bytes()) if self.shards.remote else None
 
-    def blocks(self) -> I64:
-        """Estimate in which 8 MiB of its shard each sample begins: exact offsets are in many tables."""
+    def _block_sizes(self) -> I64:
+        """Estimate how many samples begin in each 8 MiB of a shard: exact offsets are in many tables."""
         counts, sizes = np.diff(self.shards.firsts), np.array(self._shard_bytes(), dtype=np.int64)
         sizes[[self.shards.is_packed(number) for number in range(len(sizes))]] = 1
-        numbers = np.repeat(np.arange(len(sizes)), counts)
-        local = np.arange(len(numbers)) - self.shards.firsts[numbers]
-        before = starts_of(-(-sizes // BLOCK_BYTES))
-        return before[numbers] + local * sizes[numbers] // counts[numbers] // BLOCK_BYTES
+        blocks = -(-sizes // BLOCK_BYTES)
+        shard = np.repeat(np.arange(len(sizes)), blocks)
+        place = np.arange(len(shard)) - starts_of(blocks)[shard]
+        begins = -(-place * BLOCK_BYTES * counts[shard] // sizes[shard])
+        return np.diff(np.append(self.shards.firsts[shard] + begins, self.length))
 
     def where(self, sample: int) -> str:
         return self._file_of(int(self.shards.numbers(np.array([sample]))[0]))

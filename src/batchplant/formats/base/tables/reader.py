@@ -179,8 +179,8 @@ class TableReader(Reader):
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def blocks(self) -> I64 | None:
-        return np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
+    def _block_sizes(self) -> I64:
+        return np.diff(self._starts)
 
     def where(self, sample: int) -> str:
         return self._path_of(int(self._units_of(np.array([sample]))[0][0]))
