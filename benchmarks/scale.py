@@ -4,10 +4,12 @@ order       positions of orders over 10^10 samples for 10^4 ranks: microseconds 
 plan        which of 10^9 samples go into which of 10^5 files, from their sizes: seconds and peak memory
 open        sets of 10^5 files by the one index of all: seconds, peak memory, and seconds for a first sample.
             10^9 samples where files tell themselves where they are; 16 in each file where the index does
+folder      the first batch from a folder of 10^6 images of 1,000 classes: seconds and peak memory
+loader      the first batch of 10^9 samples in several orders: seconds and memory that is no mapped file
 conversion  re-encoding images with 1, 2 and 4 processes of one thread each, started for it, and by clusters
             of Dask and Ray that are there, with as many workers as the most
 
-Plan and open run in processes of their own, so that their memory is theirs.
+Plan, open, folder and loader run in processes of their own, so that their memory is theirs.
 """
 
 from __future__ import annotations
@@ -106,6 +108,27 @@ began = time.perf_counter()
 reader[len(reader) // 3]
 sample = time.perf_counter() - began
 print(json.dumps({"samples": len(reader), "seconds": seconds, "peak": peak, "sample": sample}))
+"""
+)
+
+
+FIRST_BATCH = (
+    PEAK
+    + """
+import json, sys, time
+import batchplant
+began, spent = time.perf_counter(), time.process_time()
+reader = batchplant.open(sys.argv[1])
+opened = time.perf_counter() - began
+image = [batchplant.ops.CenterCrop(16)] if "image" in reader.schema else None
+loader = batchplant.Loader(reader, 256, order=sys.argv[2], pipelines={"image": image} if image else {})
+next(iter(loader))
+seconds, cpu = time.perf_counter() - began, time.process_time() - spent
+with open("/proc/self/status") as told:
+    anonymous = next(int(line.split()[1]) * 1024 for line in told if line.startswith("RssAnon:"))
+loader.close()
+found = {"open": opened, "seconds": seconds, "cpu": cpu, "peak": peak_memory(), "anonymous": anonymous}
+print(json.dumps({"samples": len(reader), **found}))
 """
 )
 
@@ -267,6 +290,51 @@ def open_part(folder: Path, args: Any) -> dict[str, Any]:
     return found
 
 
+# -- folder and loader -------------------------------------------------------------------------------------
+
+
+def folder_part(folder: Path, args: Any) -> dict[str, Any]:
+    """One image under all names; the system has just written them, and knows them."""
+    classes, each = (10, 100) if args.quick else (1000, 1000)
+    photos().make_folder(folder / "one", 1, size=32, classes=1)
+    [first] = (folder / "one").glob("*/*.jpg")
+    for number in range(classes):
+        below = folder / "images" / f"class_{number:04d}"
+        below.mkdir(parents=True)
+        shutil.copy2(first, below / "0.jpg")
+        link(below, "0.jpg", [f"{place:06d}.jpg" for place in range(1, each)])
+    found = middle([fresh(FIRST_BATCH, str(folder / "images"), "random") for _ in range(args.rounds)])
+    shutil.rmtree(folder / "images")
+    said_first_batch(f"{found['samples']:,.0f} images", found)
+    return found
+
+
+def loader_part(folder: Path, args: Any) -> dict[str, Any]:
+    """A sparse .npy file, and shards of MDS that are one file."""
+    shards = 1000 if args.quick else SHARDS
+    make_mds(folder / "mds", shards)
+    samples = shards * EACH
+    with (folder / "sparse.npy").open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (samples, 8)}
+        np.lib.format.write_array_header_2_0(file, header)
+        file.truncate(file.tell() + samples * 8)
+    found = {}
+    for name, path, order in (
+        (".npy, sequential", "sparse.npy", "sequential"), (".npy, random", "sparse.npy", "random"),
+        ("MDS, random", "mds", "random"), ("MDS, quasi_random", "mds", "quasi_random"),
+    ):  # fmt: skip
+        found[name] = middle([fresh(FIRST_BATCH, str(folder / path), order) for _ in range(args.rounds)])
+        said_first_batch(name, found[name])
+    shutil.rmtree(folder / "mds")
+    return found
+
+
+def said_first_batch(name: str, one: dict[str, float]) -> None:
+    seconds = f"{one['open']:.2f} s, first batch {one['seconds']:.2f} s, {one['cpu']:.2f} s of CPU"
+    memory = f"peak {one['peak'] / 1e6:,.0f} MB, {one['anonymous'] / 1e6:,.0f} MB of it no mapped file"
+    print(f"  {name:<20} open {seconds}; {memory}", flush=True)
+
+
 # -- conversion --------------------------------------------------------------------------------------------
 
 
@@ -362,7 +430,8 @@ def measured_conversion(
 
 
 PARTS: dict[str, Callable[[Path, Any], dict[str, Any]]] = {
-    "order": order_part, "plan": plan_part, "open": open_part, "conversion": conversion_part
+    "order": order_part, "plan": plan_part, "open": open_part, "folder": folder_part,
+    "loader": loader_part, "conversion": conversion_part
 }  # fmt: skip
 
 
