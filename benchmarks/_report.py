@@ -299,6 +299,22 @@ def access(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def chunks(found: dict[str, Any]) -> Iterator[str]:
+    head = [
+        "patches/s by processor time, best", "cache for", "batchplant", "tensorstore", "ratio", "(median)",
+        "by wall time", "(median)",
+    ]  # fmt: skip
+    for mine, peer in {"Loader": "tensorstore, batches", "array[...]": "tensorstore, one by one"}.items():
+        rows = [[f"{mine}: {head[0]}", *head[1:]]]
+        for one in found["cases"].values():
+            rates, ratio = one["patches/s"], one["ratio to tensorstore"][mine]
+            shown = [f"{ratio[clock][kind]:.2f}" for clock in ("cpu", "wall") for kind in ("best", "median")]
+            speeds = [number(rates[side]["cpu"]["best"]) for side in (mine, peer)]
+            rows.append([one["title"], one["part"], *speeds, *shown])
+        yield table(rows)
+    yield machine(found)
+
+
 def advise(found: dict[str, Any]) -> Iterator[str]:
     rows = [
         ["dataset", "goal", "pick", "best", "pick behind the best", "prediction off, median", "answer, s"]
@@ -359,6 +375,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "text": text,
     "tables": tables,
     "access": access,
+    "chunks": chunks,
     "arrays": arrays,
     "codecs": codecs,
     "augment": augment,

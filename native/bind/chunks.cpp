@@ -108,10 +108,11 @@ public:
         return decoded;
     }
 
-    void copy(const ChunkBoxes& boxes, size_t first, const Objects& chunks, nb::handle out, const Int64s& rows) {
+    void copy(const ChunkBoxes& boxes, size_t first, const Objects& chunks, nb::handle out,
+              const std::optional<Int64s>& rows) {
         const size_t n = chunks.size();
         if (first > boxes.chunks() || n > boxes.chunks() - first) throw std::out_of_range("there are no such chunks");
-        check_length("rows", rows.size(), boxes.count);
+        if (rows) check_length("rows", rows->size(), boxes.count);
         const View target(out, PyBUF_STRIDED);
         std::vector<View> views;
         views.reserve(n);
@@ -126,7 +127,8 @@ public:
             const StridedArray to = target.strided();
             auto work = [&](size_t i, size_t) noexcept {
                 try {
-                    if (!copy_chunk(boxes, first + i, views[i].strided(), to, rows.data(), itemsize)) good = false;
+                    if (!copy_chunk(boxes, first + i, views[i].strided(), to, rows ? rows->data() : nullptr, itemsize))
+                        good = false;
                 } catch (const std::exception&) {
                     good = false;
                 }
@@ -181,8 +183,13 @@ before every whole chunk. swap: the size of values whose bytes are stored the ot
                 return nb::cast<IndexList>(nb::cast(indices));
             },
             "The chunks, ascending, each by its number along each axis.")
-        .def_prop_ro(
-            "count", [](const ChunkBoxes& self) { return self.count; }, "Number of boxes.")
+        .def(
+            "place",
+            [](const ChunkBoxes& self, size_t chunk) {
+                if (chunk >= self.chunks()) throw std::out_of_range("there is no such chunk");
+                return self.parts[self.firsts[chunk] * self.axes].target;
+            },
+            nb::arg("chunk"), "Place along the first axis of the output of what the first box takes of a chunk.")
         .def(
             "first",
             [](const ChunkBoxes& self, size_t chunk) {
@@ -198,7 +205,8 @@ before every whole chunk. swap: the size of values whose bytes are stored the ot
 
 A source is a buffer, or the path of a file as bytes, of which a run is read; -1: up to the end.)")
         .def("copy", &ChunkThreads::copy, nb::arg("boxes"), nb::arg("first"), nb::arg("chunks"), nb::arg("out"),
-             array_arg("rows"), "Copy what boxes take of some chunks, from the first on, into the rows of an output.");
+             array_arg("rows").none() = nb::none(),
+             "Copy what boxes take of some chunks, from the first on, into an output or rows of it.");
 }
 
 }  // namespace batchplant

@@ -275,23 +275,28 @@ void copy_runs_at(const uint8_t* from, uint8_t* to, int64_t from_step, int64_t t
 bool copy_chunk(const ChunkBoxes& boxes, size_t chunk, const StridedArray& values, const StridedArray& out,
                 const int64_t* rows, size_t itemsize) {
     const size_t axes = boxes.axes;
-    if (values.shape.size() != axes || out.shape.size() != axes + 1) return false;
+    // Axes of the output before those of the boxes.
+    const size_t before = rows == nullptr ? 0 : 1;
+    if (values.shape.size() != axes || out.shape.size() != axes + before) return false;
     std::vector<int64_t> at(axes), counts(axes), from_step(axes), to_step(axes);
     for (size_t piece = boxes.firsts[chunk]; piece < boxes.firsts[chunk + 1]; ++piece) {
         const ChunkPart* part = boxes.parts.data() + piece * axes;
-        const int64_t row = rows[boxes.box[piece]];
-        if (row < 0 || row >= out.shape[0]) return false;
         const uint8_t* from = values.data;
-        uint8_t* to = out.data + row * out.strides[0];
+        uint8_t* to = out.data;
+        if (rows != nullptr) {
+            const int64_t row = rows[boxes.box[piece]];
+            if (row < 0 || row >= out.shape[0]) return false;
+            to += row * out.strides[0];
+        }
         for (size_t axis = 0; axis < axes; ++axis) {
             const auto [inside, count, target] = part[axis];
             if (inside + (count - 1) * boxes.steps[axis] >= values.shape[axis]) return false;
-            if (target + count > out.shape[axis + 1]) return false;
+            if (target + count > out.shape[axis + before]) return false;
             from += inside * values.strides[axis];
-            to += target * out.strides[axis + 1];
+            to += target * out.strides[axis + before];
             counts[axis] = count;
             from_step[axis] = values.strides[axis] * boxes.steps[axis];
-            to_step[axis] = out.strides[axis + 1];
+            to_step[axis] = out.strides[axis + before];
             at[axis] = 0;
         }
         // Values that lie one after another on both sides are copied at once.

@@ -53,8 +53,8 @@ struct StridedArray {
     std::vector<int64_t> shape, strides;
 };
 
-// Copies what the boxes take of one chunk; `out` has an axis of rows before the others, a row for each box.
-// False where a piece leaves the chunk or the output.
+// Copies what the boxes take of one chunk. With `rows`, a row for each box, `out` has an axis of rows before the
+// others. False where a piece leaves the chunk or the output.
 bool copy_chunk(const ChunkBoxes& boxes, size_t chunk, const StridedArray& values, const StridedArray& out,
                 const int64_t* rows, size_t itemsize);
 

@@ -1262,9 +1262,8 @@ class ChunkBoxes:
     def indices(self) -> list[tuple[int, ...]]:
         """The chunks, ascending, each by its number along each axis."""
 
-    @property
-    def count(self) -> int:
-        """Number of boxes."""
+    def place(self, chunk: int) -> int:
+        """Place along the first axis of the output of what the first box takes of a chunk."""
 
     def first(self, chunk: int) -> int:
         """The first box that touches a chunk."""
@@ -1286,9 +1285,14 @@ class ChunkThreads:
         """
 
     def copy(
-        self, boxes: ChunkBoxes, first: int, chunks: list[Any], out: object, rows: NDArray[numpy.int64]
+        self,
+        boxes: ChunkBoxes,
+        first: int,
+        chunks: list[Any],
+        out: object,
+        rows: NDArray[numpy.int64] | None = None,
     ) -> None:
-        """Copy what boxes take of some chunks, from the first on, into the rows of an output."""
+        """Copy what boxes take of some chunks, from the first on, into an output or rows of it."""
 
 def features() -> dict[str, str]:
     """Libraries and instructions that this build uses on this machine, by unit of native/."""

@@ -187,6 +187,22 @@ def write_arrays(path, samples=600, **options):
             out.append({"value": np.roll(noise, number) + np.uint8(number % 200), "label": number})
 
 
+def test_chunks_of_a_shard_are_one_request(place, opens, traffic):
+    path, url = place("volume.zarr")
+    values = np.random.default_rng(0).integers(0, 2**16, (64, 64, 64), dtype=np.uint16)
+    options = {"chunks": (8, 16, 16), "chunks_per_shard": 4}
+    with bp.create(path, {"x": bp.Tensor("uint16", (64, 64))}, **options) as out:
+        for row in values:
+            out.append({"x": row})
+    with opens(url, fields=["x"]) as data:
+        array = data.array("x")
+        array[:1, :1, :1]
+        before = traffic()
+        assert np.array_equal(array[30:34], values[30:34])
+        # Of two shards 16 chunks each: the table and the chunks of each, which are one range.
+        assert (traffic() - before)[0] <= 2 * 3
+
+
 @pytest.mark.parametrize("name", ["plain.zarr", "plain.zarr.zip"])
 def test_a_single_row_of_a_large_plain_chunk_costs_little_more_than_itself(name, place, opens, traffic):
     path, url = place(name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...errors import BatchplantError, SchemaError, located
+from ...errors import DataError, SchemaError, located
 from ...schema.columns import I64, U8, AnyArray, AnyDType, Ragged, dense_of
 from ...storage import Source
 from ...storage.spans import SourceRun, Spans, spans_of
@@ -32,27 +32,26 @@ def carrier(values: Any, dtype: AnyDType) -> AnyArray:
 
 def read_chunks(
     boxes: _native.ChunkBoxes,
-    load: Callable[[Sequence[Index]], Sequence[AnyArray | BatchplantError]],
+    load: Callable[[Sequence[Index]], Sequence[AnyArray | DataError]],
     out: AnyArray,
     chunk_bytes: int,
-    *,
+    sample_of: Callable[[int], int] | None = None,
     rows: I64 | None = None,
-    samples: I64 | None = None,
 ) -> None:
-    """Copy boxes out of chunks, of which ``load`` returns some at a time, each into its row of ``out``.
+    """Copy boxes out of chunks, of which ``load`` returns some at a time, into ``out`` or each into its row.
 
-    An error of a chunk has the number of the first box that needs it out of ``samples`` as its sample.
+    ``sample_of`` the number of a chunk returns the sample that needs it first, for errors.
     """
     indices, threads = boxes.indices, chunk_threads()
-    rows = np.zeros(boxes.count, dtype=np.int64) if rows is None else rows
     step = max(1, READ_BYTES // max(1, chunk_bytes))
     for start in range(0, len(indices), step):
         chunks = load(indices[start : start + step])
-        for number, chunk in enumerate(chunks):
-            if isinstance(chunk, BatchplantError):
+        for number, chunk in enumerate(chunks, start):
+            if isinstance(chunk, DataError):
                 # Another thread may raise the very same exception.
                 error = copy.copy(chunk)
-                raise error if samples is None else error.at(sample=int(samples[boxes.first(start + number)]))
+                error.sample = error.sample if sample_of is None else sample_of(number)
+                raise error
         values = [carrier(chunk, out.dtype) for chunk in chunks]
         threads.copy(boxes, start, values, carrier(out, out.dtype), rows)
 
@@ -64,7 +63,7 @@ class ChunkedArray(Array):
         """Return a chunk, from the cache if it is there; at the edge it may be cut to the array."""
         raise NotImplementedError
 
-    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | BatchplantError]:
+    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | DataError]:
         """Return chunks, and the error in place of one that cannot be read."""
         self._ahead(indices)
         return each_or_error(self._chunk, indices, self._chunk_bytes)
@@ -86,7 +85,7 @@ class ChunkedArray(Array):
         boxes = _native.ChunkBoxes(
             np.array([box], dtype=np.int64), [pick.step for pick in picks], self.chunks
         )
-        read_chunks(boxes, self._load_chunks, out[None], self._chunk_bytes)
+        read_chunks(boxes, self._load_chunks, out, self._chunk_bytes)
         return out
 
     def _touched(self, starts: I64, size: Sequence[int]) -> tuple[_native.ChunkBoxes, I64]:
@@ -105,7 +104,8 @@ class ChunkedArray(Array):
         boxes, inside = self._touched(starts, size)
         rows = inside if rows is None else rows[inside]
         with located(path=self.path, field=self.field):
-            read_chunks(boxes, self._load_chunks, out, self._chunk_bytes, rows=rows, samples=rows)
+            sample_of = lambda chunk: int(rows[boxes.first(chunk)])  # noqa: E731
+            read_chunks(boxes, self._load_chunks, out, self._chunk_bytes, sample_of, rows)
 
     def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
         runs = self._places(self._touched(starts, size)[0].indices)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from ... import _native
-from ...errors import BatchplantError
+from ...errors import DataError
 from ...storage.platform import cpu_count
 
 T = TypeVar("T")
@@ -76,14 +76,14 @@ def each(work: Callable[[T], None], items: Sequence[T], size: int) -> None:
         raise failed[0]
 
 
-def each_or_error(work: Callable[[T], R], items: Sequence[T], size: int) -> list[R | BatchplantError]:
+def each_or_error(work: Callable[[T], R], items: Sequence[T], size: int) -> list[R | DataError]:
     """Return the result of ``work`` for every item, or the error that it raised; ``size``: bytes of one."""
     results: list[Any] = [None] * len(items)
 
     def run(number: int) -> None:
         try:
             results[number] = work(items[number])
-        except BatchplantError as error:
+        except DataError as error:
             results[number] = error
 
     each(run, range(len(items)), size * len(items))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from ... import _native
 from ...data.arrays import Array, ChunkedArray, Index, RunArray
-from ...errors import BatchplantError, DamagedError
+from ...errors import DamagedError, DataError
 from ...schema import Field
 from ...schema.columns import I64, U8, AnyArray, AnyDType, Column, Flags, Ragged, dense_of, starts_of
 from ...storage import MappedSource, Source
-from ...storage.cache import ChunkCache
+from ...storage.cache import ChunkCache, ChunkKeys
 from ...storage.spans import SourceRun, Spans
 from . import stored
 from .stored import Chunks, Run, Stored, cached
@@ -263,34 +263,30 @@ class Hdf5Chunks(ChunkedArray):
     def __init__(self, path: str, name: str, stored: Chunks, dtype: AnyDType, decode: Any) -> None:
         super().__init__(path, name, stored.dims, dtype, stored.shape)
         self._chunks, self._decode = stored, decode
-        self._in_place = not stored.filters and isinstance(stored.source, MappedSource)
 
-    def _chunk(self, index: Index) -> AnyArray:
-        number = self._chunks.find(index)
-        if number is None:
-            fill = self._decode(np.frombuffer(self._chunks.fill, dtype=np.uint8))
-            return np.broadcast_to(fill.reshape((1,) * self.ndim), self.chunks)
-        if self._in_place:
-            return self._load(number, index)
-        return self._chunks.cache.get(
-            (self._chunks.key, self.field, index), lambda: self._load(number, index), _size
-        )
+    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | DataError]:
+        self._ahead(indices)
+        chunks = self._chunks.read_chunks(self._chunks.cache, indices)
+        return [self._values(chunk, index) for chunk, index in zip(chunks, indices, strict=True)]
 
-    def _load(self, number: int, index: Index) -> AnyArray:
-        result: AnyArray
-        try:
-            result = self._decode(self._chunks.unpack(number)).reshape(self.chunks)
-        except BatchplantError as error:
+    def _values(self, chunk: Any, index: Index) -> AnyArray | DataError:
+        if isinstance(chunk, DataError):
+            error = copy.copy(chunk)
             error.message = f"chunk {'.'.join(map(str, index))}: {error.message}"
-            raise
-        return result
+            return error
+        values: AnyArray = self._decode(chunk)[..., 0]
+        return values
+
+    def chunk_keys(self, starts: I64, size: Sequence[int]) -> ChunkKeys | None:
+        keys = [self._chunks.chunk_key(index) for index in self._touched(starts, size)[0].indices]
+        return (self._chunks.cache, [*keys]) if keys and keys[0] is not None else None
 
     def _known(self, chunks: Sequence[Index]) -> list[int]:
         return [number for number in map(self._chunks.find, chunks) if number is not None]
 
     def _ahead(self, chunks: Sequence[Index]) -> None:
-        numbers = self._known(chunks)
         if not isinstance(self._chunks.source, MappedSource):
+            numbers = self._known(chunks)
             self._chunks.source.request(self._chunks.places[numbers], self._chunks.sizes[numbers])
 
     def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
@@ -302,7 +298,3 @@ class Hdf5Chunks(ChunkedArray):
 
     def _stored(self) -> int | None:
         return int(self._chunks.sizes.sum())
-
-
-def _size(array: AnyArray) -> int:
-    return math.prod(array.shape) * array.itemsize

@@ -13,17 +13,21 @@ import os
 import struct
 import threading
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...data.arrays import each
+from ...data.arrays import Index
+from ...data.arrays.kinds import read_chunks
 from ...errors import DamagedError, exceptions_as, located
 from ...schema.columns import I64, U8, AnyArray
 from ...storage import MappedSource, Source, limits
 from ...storage.cache import ChunkCache
+from ..base.arrays.compression import Coding
+from ..base.arrays.decoded import DecodedChunks
 
 # -- heap ---------------------------------------------------------------------------------------------
 # Cells of varying length. They lie in heaps, which never are compressed: runs of bytes in the file.
@@ -229,7 +233,7 @@ def cached(stored: Stored) -> Stored:
     return CachedDataset(stored) if small and not isinstance(stored.source, MappedSource) else stored
 
 
-class Chunks(Stored):
+class Chunks(Stored, DecodedChunks):
     """Chunks of ``shape[0]`` samples, each perhaps only a part of them, unpacked and kept for a while.
 
     ``numbers`` are those of the chunks that there are, ascending, counted along the last axis first.
@@ -306,32 +310,22 @@ class Chunks(Stored):
         starts = self.starts(indices)
         if starts is not None:
             return self.source.gather(starts + offset, np.full(len(indices), width)).data.reshape(-1, width)
-        out = np.empty((len(indices), width), dtype=np.uint8)
-        blocks = indices // self.chunk
-        order = np.argsort(blocks, kind="stable")
-        first = 0
-        for end in (np.flatnonzero(np.diff(blocks[order], append=-1)) + 1).tolist():
-            rows = order[first:end]
-            first = end
-            block = int(blocks[rows[0]])
-            inside = indices[rows] - block * self.chunk
-            try:
-                data, inside = self._block(block, inside)
-            except DamagedError as error:
-                # Another thread may have been given the very same exception.
-                sample = int(indices[rows[0]])
-                raise DamagedError(error.message, offset=error.offset, sample=sample) from None
-            begins, sizes = inside * self.width + offset, np.full(len(rows), width)
-            _native.copy_runs(data, begins, sizes, out.reshape(-1), rows * width)
-        return out
+        # Of an element only its part, or of a row of elements all.
+        item = width if width < self.width else self.item
+        out = np.empty((len(indices), *self.dims[1:], item), dtype=np.uint8)
+        boxes = np.zeros((len(indices), 3, out.ndim), dtype=np.int64)
+        boxes[:, :, 0] = np.stack([indices, np.ones_like(indices), np.arange(len(indices))], axis=1)
+        boxes[:, 1, 1:] = out.shape[1:]
+        boxes[:, 0, -1] = offset
+        native = _native.ChunkBoxes(boxes, [1] * out.ndim, (*self.shape, self.item))
 
-    def _block(self, block: int, inside: I64) -> tuple[U8, I64]:
-        """The samples of a block, or those that are asked for where it is too large; where they are in it."""
-        if self.unpacked <= self.cache.max_bytes:
-            return self.cache.get((self.key, block), lambda: self.load(block), len), inside
-        return self.load(block, inside), np.arange(len(inside))
+        def load(chunks: Sequence[Index]) -> Sequence[Any]:
+            return self.read_chunks(self.cache, [index[:-1] for index in chunks])
 
-    def find(self, index: tuple[int, ...]) -> int | None:
+        read_chunks(native, load, out, self.bytes, lambda chunk: int(indices[native.place(chunk)]))
+        return out.reshape(-1, width)
+
+    def find(self, index: Index) -> int | None:
         """The place in ``numbers`` of the chunk with these numbers on each axis; None: it is not there."""
         number = 0
         for offset, size in zip(index, (1, *self.grid), strict=True):
@@ -339,26 +333,38 @@ class Chunks(Stored):
         position = int(np.searchsorted(self.numbers, number))
         return position if position < len(self.numbers) and self.numbers[position] == number else None
 
-    def load(self, block: int, inside: I64 | None = None) -> U8:
-        """The samples of one chunk, or of a row of chunks side by side; or only those ``inside`` of it."""
-        first, last = np.searchsorted(self.numbers, [block * self._across, (block + 1) * self._across])
-        if self._spans_columns and last - first == 1 and inside is None:
-            return self.unpack(int(first))
-        rows = min(self.chunk, self.length - block * self.chunk)
-        kind = np.dtype(f"u{self.item}") if self.item in (1, 2, 4, 8) else np.dtype((np.void, self.item))
-        out = np.empty((rows if inside is None else len(inside), *self.dims[1:]), dtype=kind)
-        out[...] = np.frombuffer(self.fill, dtype=kind)[0]
-        picked = slice(rows) if inside is None else inside
+    # -- chunks: arrays of bytes, those of an element along the last axis ------------------------------
 
-        def put(number: int) -> None:
-            corner = np.unravel_index(int(self.numbers[number]) % self._across, self.grid)
-            parts = zip(corner, self.shape[1:], strict=True)
-            target = out[(slice(None), *(slice(int(n) * size, (int(n) + 1) * size) for n, size in parts))]
-            chunk = self.unpack(number).view(kind).reshape(self.shape)
-            target[...] = chunk[(picked, *(slice(size) for size in target.shape[1:]))]
+    @property
+    def chunk_bytes(self) -> int:
+        return self.bytes
 
-        each(put, range(int(first), int(last)), out.nbytes)
-        return out.reshape(-1).view(np.uint8)
+    def chunk_key(self, index: Index) -> tuple[Any, ...] | None:
+        in_place = not self.filters and isinstance(self.source, MappedSource)
+        return None if in_place else (self.key, index)
+
+    def chunk_source(self, index: Index) -> tuple[Any, int, int]:
+        number = self.find(index)
+        if number is None or self.masks[number]:
+            return b"", 0, -1
+        return self.source.view(int(self.places[number]), int(self.sizes[number])), 0, -1
+
+    def load_chunk(self, index: Index) -> AnyArray:
+        number = self.find(index)
+        if number is None:
+            return np.broadcast_to(np.frombuffer(self.fill, dtype=np.uint8), (*self.shape, self.item))
+        return self.shaped(self.unpack(number))
+
+    def shaped(self, values: U8) -> AnyArray:
+        return values.reshape(*self.shape, self.item)
+
+    @functools.cached_property
+    def native_coding(self) -> _native.ChunkCoding | None:
+        names = {SHUFFLE: "shuffle", FLETCHER: "fletcher32", DEFLATE: "gzip"}
+        if not {code for code, _ in self.filters} <= set(names):
+            return None
+        steps = [(names[code], max(1, values[0]) if values else 1) for code, values in reversed(self.filters)]
+        return Coding(tuple(steps)).native(self.bytes)
 
     def unpack(self, number: int) -> U8:
         """The bytes of the chunk at a place in ``numbers``."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bz2
 import ctypes
 import functools
-import importlib
 import lzma
 import zlib
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .... import _native
-from ....errors import DamagedError, OptionError, needs
+from ....errors import DamagedError, MissingLibraryError, OptionError, needs
 from ....storage import limits
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -66,13 +65,12 @@ class Coding(NamedTuple):
 _NATIVE = {"crc32c", "fletcher32", "gzip", "shuffle", *_FUNCTIONS}
 
 
-@functools.cache
 def _function(kind: str) -> int | None:
     """The address of numcodecs' decoder, which native threads call without the GIL; None: not exported."""
     try:
-        library = ctypes.CDLL(importlib.import_module(f"numcodecs.{kind}").__file__)
+        library = ctypes.CDLL(getattr(numcodecs(), kind).__file__)
         return ctypes.cast(getattr(library, _FUNCTIONS[kind]), ctypes.c_void_p).value
-    except (ImportError, OSError, AttributeError):
+    except (MissingLibraryError, OSError, AttributeError):
         return None
 
 

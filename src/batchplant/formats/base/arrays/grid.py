@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -14,15 +15,17 @@ import numpy as np
 
 from .... import _native
 from ....codecs import npy
-from ....data.arrays import ChunkedArray, each
-from ....data.arrays.parallel import chunk_threads, each_or_error
-from ....errors import BatchplantError, DamagedError, SchemaError, located
+from ....data.arrays import ChunkedArray
+from ....data.arrays.kinds import READ_BYTES, read_chunks
+from ....data.arrays.parallel import each_or_error
+from ....errors import BatchplantError, DamagedError, DataError, SchemaError, located
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
 from ....storage import Source, limits
 from ....storage.cache import ChunkCache, ChunkKeys
 from ....storage.spans import SourceRun
 from .compression import Coding, sums_of
+from .decoded import DecodedChunks, size_of
 from .store import Blob, ChunkLocation, SourceRange, Store, human
 
 Index = tuple[int, ...]
@@ -33,14 +36,12 @@ MAX_CHUNK_BYTES = 1 << 40
 MAX_DIMENSIONS = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 # Files of an array that are kept mapped.
 MAX_MAPPED_FILES = 4096
-# Chunks, as they are when unpacked, that are fetched side by side.
-PREFETCH_BYTES = 64 << 20
 # Larger chunks of plain values on a server are not fetched whole: rows are read by ranges.
 MAX_WHOLE_CHUNK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass
-class Grid:
+class Grid(DecodedChunks):
     """An array of ``shape`` in ``chunks``.
 
     ``locate`` says where a chunk is (None: it is missing), ``decode`` makes an array (or Ragged, of text
@@ -138,47 +139,35 @@ class Grid:
             if blob is None:
                 return self._filled(index)
             return blob.data.view(self.dtype).reshape(-1, *self.chunks[1:])
-        return cache.get((self.name, index), functools.partial(self._load, index), _size)
+        return cache.get(self.chunk_key(index), functools.partial(self.load_chunk, index), size_of)
 
     def read_chunks(self, cache: ChunkCache, indices: Sequence[Index]) -> Sequence[Any]:
-        """Several chunks, decoded side by side; an error in place of one that is damaged."""
         self.ahead(cache, indices)
-        if self.plain or self._native_coding is None:
+        if self.plain:
             return each_or_error(functools.partial(self.chunk, cache), indices, self.chunk_bytes)
-        keys = [(self.name, index) for index in indices]
-        return cache.get_all(keys, lambda places: self._decode([indices[n] for n in places]), _size)
+        return super().read_chunks(cache, indices)
 
     @functools.cached_property
-    def _native_coding(self) -> _native.ChunkCoding | None:
+    def native_coding(self) -> _native.ChunkCoding | None:
         return None if self.coding is None else self.coding.native(self.chunk_bytes)
 
-    def _decode(self, indices: Sequence[Index]) -> list[Any]:
-        """Chunks out of native threads. What they cannot decode is loaded here, which says what is wrong."""
-        assert self._native_coding is not None
-        sources: list[Any] = []
-        starts, sizes = np.zeros(len(indices), dtype=np.int64), np.full(len(indices), -1)
-        for number, index in enumerate(indices):
-            source: Any = b""
-            with contextlib.suppress(BatchplantError):
-                location = self.locate(index)
-                if location is not None:
-                    source = self.store.file(location.name)
-                    if source is None:
-                        source = self.store.read(*location)
-                    elif location.size is not None:
-                        starts[number], sizes[number] = location.start, location.size
-            sources.append(b"" if source is None else source)
-        decoded = chunk_threads().decode(self._native_coding, sources, starts, sizes)
-        chunks: list[Any] = [
-            None if values is None else values.view(self.dtype).reshape(self.chunks) for values in decoded
-        ]
-        failed = [number for number, chunk in enumerate(chunks) if chunk is None]
-        loaded = each_or_error(self._load, [indices[number] for number in failed], self.chunk_bytes)
-        for number, chunk in zip(failed, loaded, strict=True):
-            chunks[number] = chunk
-        return chunks
+    def chunk_key(self, index: Index) -> tuple[Any, ...]:
+        return self.name, index
 
-    def _load(self, index: Index) -> Any:
+    def chunk_source(self, index: Index) -> tuple[Any, int, int]:
+        location = self.locate(index)
+        if location is None:
+            return b"", 0, -1
+        file = self.store.file(location.name)
+        if file is not None:
+            return file, location.start, -1 if location.size is None else location.size
+        data = self.store.read(*location)
+        return b"" if data is None else data, 0, -1
+
+    def shaped(self, values: U8) -> AnyArray:
+        return values.view(self.dtype).reshape(self.chunks)
+
+    def load_chunk(self, index: Index) -> Any:
         location = self.locate(index)
         data = None if location is None else self.store.read(*location)
         if location is None or data is None:
@@ -276,15 +265,11 @@ class Grid:
         if self._files is not None and self._know(cache, numbers, indices):
             values = self._files.rows(self.width, numbers, inside)
             return values.view(self.dtype).reshape(len(indices), *self.row)
-        if self.whole_rows and (numbers == numbers[0]).all() and not self.by_range:
-            chunk = self._named(cache, (int(numbers[0]), *(0,) * len(self.row)), indices[0])
-            return np.ascontiguousarray(chunk[inside])
         out: AnyArray = np.empty((len(indices), *self.row), dtype=self.dtype)
-        if self.whole_rows:
-            ones = np.ones(len(indices), dtype=np.int64)
-            self._copy(cache, numbers, inside, ones, as_bytes(out), np.arange(len(indices)), indices)
-        else:
-            self._assemble(cache, numbers, inside, out, indices)
+        # Rows that follow each other are one run.
+        places = np.flatnonzero(np.diff(indices, prepend=-2) != 1)
+        counts = np.diff(places, append=len(indices))
+        self._copy(cache, indices[places], counts, out, places, lambda row: int(indices[row]))
         return out
 
     @functools.cached_property
@@ -315,80 +300,52 @@ class Grid:
         return True
 
     def _copy(
-        self, cache: ChunkCache, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
-    ) -> None:
-        """Runs of rows inside of chunks to their places; ``samples`` are for errors."""
+        self, cache: ChunkCache, starts: I64, counts: I64, out: AnyArray, places: I64,
+        sample_of: Callable[[int], int],
+    ) -> None:  # fmt: skip
+        """Copy runs of rows to their places in the output; ``sample_of`` a row of it, for errors."""
         if self.by_range:
-            self._copy_ranges(numbers, starts, counts, out, places, samples)
+            self._copy_ranges(starts, counts, as_bytes(out), places, sample_of)
             return
-        width, first_column = self.width, (0,) * len(self.row)
-        for number, members in self._soon(cache, _groups(numbers)):
-            data = self._named(cache, (number, *first_column), samples[members[0]])
-            begin, size = starts[members], counts[members]
-            if data.strides[0] == 0 < len(data):
-                # Fill values, which are not made for a whole chunk.
-                data, begin = data[: int(size.max())], np.zeros_like(begin)
-            _native.copy_runs(as_bytes(data), begin * width, size * width, out, places[members] * width)
+        runs = np.zeros((len(starts), 3, len(self.shape)), dtype=np.int64)
+        runs[:, :, 0] = np.stack([starts, counts, places], axis=1)
+        runs[:, 1, 1:] = self.row
+        boxes = _native.ChunkBoxes(runs, [1] * len(self.shape), self.chunks)
+        load = functools.partial(self.read_chunks, cache)
+        read_chunks(boxes, load, out, self.chunk_bytes, lambda chunk: sample_of(boxes.place(chunk)))
 
     def _copy_ranges(
-        self, numbers: I64, starts: I64, counts: I64, out: U8, places: I64, samples: I64
+        self, starts: I64, counts: I64, out: U8, places: I64, sample_of: Callable[[int], int]
     ) -> None:
         """The same without reading whole chunks."""
-        width, ranges = self.width, []
+        width, size = self.width, self.chunks[0]
+        first = starts // size
+        pieces = np.where(counts > 0, (starts + counts - 1) // size - first + 1, 0)
+        run = np.repeat(np.arange(len(starts)), pieces)
+        numbers = first[run] + np.arange(len(run)) - np.repeat(starts_of(pieces)[:-1], pieces)
+        begins = np.maximum(starts[run], numbers * size)
+        counts = np.minimum((starts + counts)[run], (numbers + 1) * size) - begins
+        places = places[run] + begins - starts[run]
+        ranges = []
         for number, members in _groups(numbers):
-            part = self._source_range(number, samples[members[0]])
-            begin, size = starts[members] * width, counts[members] * width
+            part = self._source_range(number, sample_of(int(places[members[0]])))
+            begin, sizes = (begins[members] - number * size) * width, counts[members] * width
             if part is not None:
-                ranges.append((part.source, part.start + begin, size, places[members] * width))
+                ranges.append((part.source, part.start + begin, sizes, places[members] * width))
                 continue
             rows = self._filled((number, *(0,) * len(self.row)))[: int(counts[members].max())]
             filled, zeros = as_bytes(np.ascontiguousarray(rows)), np.zeros_like(begin)
-            _native.copy_runs(filled, zeros, size, out, places[members] * width)
+            _native.copy_runs(filled, zeros, sizes, out, places[members] * width)
         if len(ranges) > 1:
-            for source, begin, size, _ in ranges:
-                source.request(begin, size)
-        for source, begin, size, where in ranges:
-            source.gather_into(begin, size, out, where)
-
-    def _named(self, cache: ChunkCache, index: Index, sample: int) -> Any:
-        try:
-            return self.chunk(cache, index)
-        except BatchplantError as error:
-            raise error.at(sample=int(sample)) from None
-
-    def _assemble(self, cache: ChunkCache, numbers: I64, inside: I64, out: AnyArray, samples: I64) -> None:
-        """Rows that several chunks share, which are unpacked side by side."""
-
-        def put(number: int, members: I64, column: Index) -> None:
-            chunk = self._named(cache, (number, *column), samples[members[0]])
-            where: Any = [
-                slice(index * size, min((index + 1) * size, extent))
-                for index, size, extent in zip(column, self.chunks[1:], self.row, strict=True)
-            ]
-            crop = tuple(slice(0, area.stop - area.start) for area in where)
-            out[(members, *where)] = chunk[(inside[members], *crop)]
-
-        across = list(self._across())
-        for number, members in self._soon(cache, _groups(numbers)):
-            each(functools.partial(put, number, members), across, self.chunk_bytes * len(across))
+            for source, begin, sizes, _ in ranges:
+                source.request(begin, sizes)
+        for source, begin, sizes, where in ranges:
+            source.gather_into(begin, sizes, out, where)
 
     def _across(self) -> Iterator[Index]:
         """The numbers of the chunks beside each other that hold a row."""
         counts = [-(-size // chunk) for size, chunk in zip(self.row, self.chunks[1:], strict=True)]
         return itertools.product(*map(range, counts))
-
-    def _soon(self, cache: ChunkCache, groups: Iterator[tuple[int, I64]]) -> Iterator[tuple[int, I64]]:
-        """These groups of chunks, those that have to be fetched side by side."""
-        if not self.store.slow:
-            yield from groups
-            return
-        every, across = list(groups), list(self._across())
-        step = max(1, PREFETCH_BYTES // max(1, self.chunk_bytes * len(across)))
-        for start in range(0, len(every), step):
-            self.ahead(
-                cache, [(number, *column) for number, _ in every[start : start + step] for column in across]
-            )
-            yield from every[start : start + step]
 
     def ahead(self, cache: ChunkCache, chunks: Sequence[Index]) -> None:
         """These chunks will be read now: begin to fetch those that are not in the cache, side by side."""
@@ -437,14 +394,18 @@ class Grid:
         return [location for location in map(self.locate, chunks) if location is not None]
 
     def _ragged_rows(self, cache: ChunkCache, indices: I64) -> Ragged:
-        parts, order = [], []
-        for number, members in self._soon(cache, _groups(indices // self.chunks[0])):
-            chunk = self._named(cache, (number,), indices[members[0]])
-            parts.append(chunk.take(indices[members] - number * self.chunks[0]))
-            order.append(members)
+        groups, parts = list(_groups(indices // self.chunks[0])), list[Ragged]()
+        step = max(1, READ_BYTES // self.chunk_bytes)
+        for start in range(0, len(groups), step):
+            some = groups[start : start + step]
+            chunks = self.read_chunks(cache, [(number,) for number, _ in some])
+            for (number, members), chunk in zip(some, chunks, strict=True):
+                if isinstance(chunk, DataError):
+                    raise copy.copy(chunk).at(sample=int(indices[members[0]]))
+                parts.append(chunk.take(indices[members] - number * self.chunks[0]))
         if not parts:
             return Ragged.from_cells([])
-        return Ragged.concat(parts).take(np.argsort(np.concatenate(order)))
+        return Ragged.concat(parts).take(np.argsort(np.concatenate([members for _, members in groups])))
 
     def runs(self, cache: ChunkCache, starts: I64, counts: I64, samples: I64) -> U8:
         """Runs of rows, one after another; a run may go over the border of chunks. Bounds are checked."""
@@ -454,17 +415,11 @@ class Grid:
             )
         self.check("a cell", int(counts.max(initial=0)) * self.width)
         offsets = starts_of(counts)
-        out = np.empty(int(offsets[-1]) * self.width, dtype=np.uint8)
-        size = self.chunks[0]
-        first = starts // size
-        pieces = np.where(counts > 0, (starts + counts - 1) // size - first + 1, 0)
-        run = np.repeat(np.arange(len(starts)), pieces)
-        number = first[run] + np.arange(len(run)) - np.repeat(starts_of(pieces)[:-1], pieces)
-        begin = np.maximum(starts[run], number * size)
-        end = np.minimum((starts + counts)[run], (number + 1) * size)
-        places = offsets[:-1][run] + begin - starts[run]
-        self._copy(cache, number, begin - number * size, end - begin, out, places, samples[run])
-        return out
+        out = np.empty((int(offsets[-1]), *self.row), dtype=self.dtype)
+        if out.size:
+            sample_of = lambda row: int(samples[np.searchsorted(offsets, row, side="right") - 1])  # noqa: E731
+            self._copy(cache, starts, counts, out, offsets[:-1], sample_of)
+        return as_bytes(out)
 
     def places(
         self, cache: ChunkCache, starts: I64, counts: I64
@@ -520,12 +475,6 @@ def _one(chunk: Any) -> Any:
     return chunk if isinstance(chunk, Ragged) else chunk.reshape(1)
 
 
-def _size(chunk: Any) -> int:
-    if isinstance(chunk, Ragged):
-        return int(chunk.data.nbytes + chunk.offsets.nbytes)
-    return int(chunk.nbytes)
-
-
 def _blob_size(blob: Blob | None) -> int:
     return 0 if blob is None else MAPPING_CHARGE_BYTES if blob.source is not None else blob.data.nbytes
 
@@ -539,7 +488,7 @@ class GridArray(ChunkedArray):
         super().__init__(path, field, grid.shape, grid.dtype, grid.chunks)
         self._grid, self._cache = grid, cache
 
-    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | BatchplantError]:
+    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | DataError]:
         return self._grid.read_chunks(self._cache, indices)
 
     def chunk_keys(self, starts: I64, size: Sequence[int]) -> ChunkKeys | None:

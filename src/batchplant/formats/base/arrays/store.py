@@ -19,7 +19,6 @@ from ....storage import (
     Entry,
     MappedSource,
     Objects,
-    RemoteSource,
     Source,
     is_below,
     is_remote,
@@ -30,7 +29,6 @@ from ....storage import (
     tag_of,
     tree,
 )
-from ....storage.remote import NEVER
 from ....storage.spans import SourceRun
 from ....storage.zips import CHECKED, ZipMembers
 
@@ -356,11 +354,16 @@ class UrlStore(Store):
         return source
 
     def ahead(self, places: Sequence[ChunkLocation]) -> None:
+        parts: dict[str, list[tuple[int, int]]] = {}
         for location in places:
-            source = self._open(location.name) if location.size else None
-            if isinstance(source, RemoteSource) and location.start + (location.size or 0) <= source.size:
-                pool, object = source.blocks
-                pool.ask(object, [(location.start, location.start + (location.size or 0))], NEVER)
+            if location.size:
+                parts.setdefault(location.name, []).append((location.start, location.size))
+        for name, runs in parts.items():
+            source = self._open(name)
+            starts, sizes = np.array(runs, dtype=np.int64).T.copy()
+            # Neighbours in a shard are one request.
+            if source is not None and source.outside(starts, sizes) is None:
+                source.request(starts, sizes)
         names = list(
             dict.fromkeys(
                 location.name for location in places if location.start == 0 and location.size is None
