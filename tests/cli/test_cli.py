@@ -19,7 +19,7 @@ from rich.console import Console
 
 import batchplant
 import processes
-from batchplant.cli import COMMANDS, build_parser, main
+from batchplant.cli import COMMANDS, build_parser, main, module_of
 from batchplant.cli.head import colour_of, render
 from batchplant.cli.terminal import parse_options
 from batchplant.codecs.media import audio
@@ -75,7 +75,7 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_the_list_of_commands_has_their_summaries(capsys: pytest.CaptureFixture[str]) -> None:
     for command, summary in COMMANDS.items():
-        module = importlib.import_module(f"batchplant.cli.{command}")
+        module = importlib.import_module(module_of(command))
         assert (module.__doc__ or "").partition("\n\n")[0] == f"{summary}."
     assert main([]) == 2
     text = " ".join(capsys.readouterr().out.split())
@@ -88,7 +88,7 @@ def test_the_list_of_commands_has_their_summaries(capsys: pytest.CaptureFixture[
 def test_every_example_in_the_help_parses() -> None:
     for command in COMMANDS:
         parser = build_parser(command)
-        module = sys.modules[f"batchplant.cli.{command}"]
+        module = sys.modules[module_of(command)]
         lines = re.findall(r"^  batchplant (.*?)(?:\s{2,}\(.*\))?$", module.__doc__ or "", re.MULTILINE)
         assert lines
         for line in lines:

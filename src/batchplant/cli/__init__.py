@@ -40,6 +40,7 @@ COMMANDS = {
     "index": "Build the index of files that have to be scanned before their samples can be read in any order",
     "lake": "Look after Delta and Iceberg tables: their history, old files, the way back, small files",
     "cache": "Show, clear and fill the cache of remote data on this machine",
+    "serve-node": "Serve batches to the processes of this machine: what several of them need is decoded once",
     "bench": "Measure how fast a dataset can be used on this machine",
     "completion": "Print a script that completes commands, options and formats in your shell",
 }
@@ -63,8 +64,13 @@ def build_parser(command: str | None = None) -> Parser:
     parser.set_defaults(json=False, root=parser)
     listed_only = COMMANDS if command is not None and command not in COMMANDS else {}
     names = () if listed_only else (command,) if command is not None else COMMANDS
-    add_commands(parser, [importlib.import_module(f"batchplant.cli.{name}") for name in names], listed_only)
+    add_commands(parser, [importlib.import_module(module_of(name)) for name in names], listed_only)
     return parser
+
+
+def module_of(command: str) -> str:
+    """Return the module of a command."""
+    return f"batchplant.cli.{command.replace('-', '_')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

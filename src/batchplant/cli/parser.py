@@ -31,7 +31,7 @@ def add_commands(
     for module in modules:
         summary, _, examples = (module.__doc__ or "").partition("\n\n")
         command = commands.add_parser(
-            module.__name__.rpartition(".")[2],
+            module.__name__.rpartition(".")[2].replace("_", "-"),
             help=summary.rstrip("."),
             description=summary,
             epilog=examples,

@@ -10,6 +10,8 @@ their images. ``packing`` wraps the executor to make rows of tokens; ``sequence`
 Bytes: ``locate`` finds encoded images in memory, ``prefetch`` fetches them before they are needed, ``warm``
 fills the disk cache.
 
+``node`` has batches made once for several processes of a machine.
+
 ``advice`` says what would make loading faster, ``preview`` makes single samples for the viewer, and
 ``threads`` ends threads before the interpreter does. Nothing here knows a framework or a format. Public:
 ``batchplant.Loader``, ``batchplant.Pipe``, ``batchplant.Pack``, ``batchplant.DecodeOptions``,

@@ -354,13 +354,14 @@ class Epoch:
                 queue.batches = SampleBatches(executor, shard, self._indices, progress.epoch)
             else:
                 queue.batches = PackedBatches(self._packing, executor, shard, self._indices, progress.epoch)
-            queue.prefetch = make_prefetcher(
-                executor,
-                self._indices,
-                shard,
-                page_cache=self._page_cache,
-                next_shard=progress.next_shard,
-            )
+            if executor.reads:
+                queue.prefetch = make_prefetcher(
+                    executor,
+                    self._indices,
+                    shard,
+                    page_cache=self._page_cache,
+                    next_shard=progress.next_shard,
+                )
             if queue.prefetch is not None:
                 queue.prefetch.start()
             producers = executor.producers()

@@ -60,6 +60,8 @@ class Prepared(NamedTuple):
     failures: Failures
     # Of the images that annotations belong to, by output.
     transforms: dict[str, GeometricTransforms]
+    # Returns the values that another process makes of the batch; None where it does not. See loading.node.
+    answer: Callable[[], dict[str, Any] | None] | None = None
 
 
 class Timer:
@@ -80,8 +82,11 @@ class Timer:
 class Executor:
     """Turns sample numbers into batches as a plan says, in two steps.
 
-    ``prepare`` is called for one batch at a time, in order; ``finish`` for many in parallel.
+    ``prepare`` is called for one batch at a time, in order; ``finish`` for many in parallel. ``reads``: this
+    process reads the bytes of batches, which may be prefetched.
     """
+
+    reads = True
 
     def __init__(
         self, reader: Reader, plan: Plan, on_cpu: OnCpu, on_device: Device | None = None, *,
@@ -289,7 +294,7 @@ class Executor:
         if not self.plan.outputs:
             # Packing makes the rows of tokens, and often there is nothing else.
             return {}, {}
-        ids, epoch, columns, images, _, transforms = prepared
+        ids, epoch, columns, images, transforms = *prepared[:4], prepared.transforms
         if columns is None:
             try:
                 columns, failures = self._read(ids)
@@ -354,6 +359,17 @@ class Executor:
                 return None, failed.errors
         self.timer.add("transforms", began)
         return value, {}
+
+    def complete(self, values: dict[str, Any], ids: I64, epoch: int) -> tuple[dict[str, Any], Failures]:
+        """Run the steps of the plan on values that were made elsewhere; its images are made."""
+        padding: dict[str, Any] = {}
+        for output in self.plan.outputs:
+            value = padding.pop(output.name) if output.beside is not None else values[output.name]
+            value, failures = self._run_steps(output, value, ids, epoch, padding)
+            if failures:
+                return {}, failures
+            values[output.name] = value
+        return self._run_joint(values, ids, epoch)
 
     def _fetch(self, output: Output, value: Any) -> Any:
         """Fetch a value from the device, for the steps that run on the CPU."""

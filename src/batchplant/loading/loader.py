@@ -31,6 +31,8 @@ from .decoded import DecodedCache, DecodedImages
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
 from .executor import Executor
 from .images import DecodeOptions, Device
+from .node.client import NodeExecutor
+from .node.place import check_platform
 from .on_cpu import BufferPool, OnCpu
 from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, lay_out, pack_of
@@ -109,6 +111,7 @@ class LoaderConfig:
     decode: DecodeOptions
     cache: DecodedCache | None
     page_cache: bool | None
+    share: str | None
     dashboard: bool | int | None
 
     def __post_init__(self) -> None:
@@ -133,6 +136,15 @@ class LoaderConfig:
         if self.rank is not None and self.world_size is not None:
             orders.rank_and_world_size(self.rank, self.world_size)
         self.decode.check(self.device)
+        if self.share not in (None, "node"):
+            raise OptionError(f'share is "node" or None, not {self.share!r}')
+        if self.share is not None:
+            check_platform()
+            if self.decode.backend is not None:
+                raise OptionError(
+                    f'share="node" shares what the CPU decodes, and decode={self.decode.backend!r} decodes '
+                    "on a device: leave one of them out"
+                )
 
     def check_mesh(self) -> None:
         """Raise OptionError if this run has a mesh and the loader was not told of it."""
@@ -181,7 +193,9 @@ class Loader:
     device, for tensors there; None for NumPy. decode: how images are decoded for the device, as in
     ``"hybrid"``, or :class:`DecodeOptions`. cache: ``"decoded"`` keeps decoded images for later epochs,
     see :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of
-    more bytes than there is memory are not). dashboard: True, or a port, to see on a web page where time
+    more bytes than there is memory are not). share: ``"node"`` has one server process decode what several
+    processes of this machine need, such as the ranks of a tensor-parallel group or the trials of a sweep.
+    dashboard: True, or a port, to see on a web page where time
     goes; the link is printed, and ``loader.dashboard.url``.
 
     Raises: OptionError for arguments that do not fit the data or each other, and what
@@ -219,6 +233,7 @@ class Loader:
         decode: str | DecodeOptions | None = None,
         cache: str | DecodedCache | None = None,
         page_cache: bool | None = None,
+        share: str | None = None,
         dashboard: bool | int | None = None,
         **unknown: Never,
     ) -> None:
@@ -231,7 +246,8 @@ class Loader:
             seed=seed, rank=rank if placed is None else None, world_size=world_size, mesh=placed,
             drop_last=drop_last, evaluate=evaluate, on_error=on_error, ids=ids, workers=workers,
             prefetch_batches=prefetch_batches, device=device, decode=decode,
-            cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, dashboard=dashboard,
+            cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, share=share,
+            dashboard=dashboard,
         )  # fmt: skip
         self.config.check_mesh()
         parts = self.config.order_parts()
@@ -284,7 +300,7 @@ class Loader:
                 on_cpu, decode.backend, decode.gpu_share, config.prefetch_batches
             )
         self._decoded: DecodedImages | None = None
-        if config.cache is not None:
+        if config.cache is not None and config.share is None:
             self._decoded = DecodedImages(
                 config.cache, self.plan, len(self.reader), on_cpu, fast_scale=decode.fast_scale
             )
@@ -292,6 +308,10 @@ class Loader:
             self.reader, self.plan, on_cpu, self._device, seed=config.seed, skip=config.on_error == "skip",
             decoded=self._decoded,
         )  # fmt: skip
+        self._node: NodeExecutor | None = None
+        if config.share is not None:
+            self._node = NodeExecutor(self._executor, decode, config.cache, config.prefetch_batches)
+            self._executor = self._node
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **changes: Any) -> Self:
@@ -579,6 +599,7 @@ class Loader:
             **(self._decoded.stats(self.samples) if self._decoded else {}),
             **(self._packing.stats() if self._packing else {}),
             **({"functions": functions} if functions else {}),
+            **({"node": self._node.stats()} if self._node else {}),
             **({"mesh": self.config.mesh.stats()} if self.config.mesh else {}),
             "waited": totals.waited, "step": totals.stepped, "batches": totals.batches,
             "samples": totals.samples, "queue": self._queue(),
@@ -630,6 +651,8 @@ class Loader:
             op.close()
         for live in list(self._live):
             live.close()
+        if self._node is not None:
+            self._node.close()
         if self._device is not None:
             self._device.close()
         self._executor.on_cpu.close()

@@ -14,10 +14,14 @@ import functools
 import mmap
 import os
 import shutil
+import socket
+import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 LINUX = sys.platform == "linux" and os.environ.get("BATCHPLANT_PORTABLE", "0") in ("", "0")
 # Open for reads past the page cache; nothing where the system has no such flag.
@@ -25,6 +29,11 @@ O_DIRECT: int = getattr(os, "O_DIRECT", 0) if LINUX else 0
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
+# Python has no name for it before 3.12: nobody may map the file to write to it from now on.
+F_SEAL_FUTURE_WRITE = 0x10
+MADV_POPULATE_READ = 22
+
+MappedT = TypeVar("MappedT", bound=mmap.mmap)
 
 
 # -- cores and memory --------------------------------------------------------------------------------
@@ -145,6 +154,60 @@ def anonymous_file(name: str) -> int:
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def shared_memory(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """Return the descriptor of new memory, and the memory, mapped here; no other process can write to it.
+
+    A process that is given the descriptor maps it with :func:`map_copy`. Linux only. Its size is fixed, so no
+    access to it fails. The system frees it when no process has it any more, however these ended.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        memory = mmap.mmap(fd, size)
+        # Kernels before 5.1 lack the last.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, memory
+
+
+def map_copy(fd: int, kind: type[MappedT]) -> MappedT:
+    """Map the memory of another process, without a copy; what is written to it only this process sees."""
+    memory = kind(fd, os.fstat(fd).st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    # Page by page, as they are first used, takes longer. Kernels before 5.14 cannot do it.
+    with contextlib.suppress(OSError):
+        memory.madvise(MADV_POPULATE_READ)
+    return memory
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end of a local socket. Linux only."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process, user, _ = struct.unpack("3i", data)
+    return process, user
+
+
+def runtime_folder(name: str) -> Path:
+    """Return a folder that only this user can use, for files of running processes; make it if needed.
+
+    It is in XDG_RUNTIME_DIR, or in the folder for temporary files. Raises PermissionError where others can
+    use it.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = Path(base, name) if base else Path(tempfile.gettempdir(), f"{name}-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(
+            errno.EACCES, "it is no folder of this user that others cannot use", str(folder)
+        )
+    return folder
 
 
 @contextlib.contextmanager

@@ -1,0 +1,317 @@
+"""The reader's side of a node: an Executor whose batches the server makes, or itself where that does not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import mmap
+import os
+import select
+import socket
+import struct
+import subprocess
+import threading
+import time
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ...errors import BatchplantError, DamagedError, OptionError
+from ...schema.columns import I64
+from ...storage import platform
+from ...storage.remote.fetch import Answer
+from ..decoded import DecodedCache
+from ..executor import Batch, Executor, Prepared
+from ..images import DecodeOptions
+from . import place, wire
+from . import recipe as recipes
+from .memory import BatchDecoder
+from .wire import Decoder, Encoder, NotPlainError
+
+# Batches in flight, besides those that the loader is asked to make in advance.
+EXTRA_BATCHES = 1
+# Batches whose memory a reader may hold; more are copied, as a list of all batches would need.
+MAX_HELD_BATCHES = 24
+# A server that is silent for so long is asked for a sign; after as long again, it counts as dead.
+SILENT_SECONDS = 10.0
+# Pause before a server is looked for again where there was none.
+RETRY_SECONDS = 30.0
+# The dataset and the plan together.
+MAX_RECIPE_BYTES = 64 << 20
+
+
+class Lease:
+    """The right to see the memory of a batch: its mappings refer to it."""
+
+
+class Mapping(mmap.mmap):
+    """Memory of the server, mapped here; arrays refer to it."""
+
+    lease: Lease
+
+    @classmethod
+    def of(cls, fd: int, lease: Lease) -> Mapping:
+        mapping = platform.map_copy(fd, cls)
+        mapping.lease = lease
+        return mapping
+
+
+class Link:
+    """A connection to the server: requests go out from any thread, a thread of its own takes the answers."""
+
+    def __init__(self, connection: socket.socket, recipe: bytes) -> None:
+        self._connection, self.process = connection, os.getpid()
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._answers: dict[int, Answer[dict[str, Any] | None]] = {}
+        # Batches whose memory something here refers to.
+        self._held: set[int] = set()
+        self.alive, self.refused, self.stats = True, "", dict[str, int]()
+        timeout = struct.pack("ll", int(SILENT_SECONDS), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+        self._send({"kind": "recipe", "recipe": recipe})
+        # From now on, the server expects that this reader asks for the same batches as those beside it.
+        connection.settimeout(place.START_SECONDS)
+        message, descriptors = wire.receive(connection)
+        wire.close(descriptors)
+        if not message or Decoder().load(message)["kind"] != "expected":
+            raise ConnectionRefusedError("the server of the node does not take this reader")
+        connection.settimeout(None)
+        threading.Thread(target=self._receive, name="batchplant-node", daemon=True).start()
+
+    def ask(self, epoch: int, ids: I64) -> Answer[dict[str, Any] | None]:
+        """Ask for a batch; the answer is None where the server does not make it."""
+        answer: Answer[dict[str, Any] | None] = Answer()
+        number = next(self._numbers)
+        with self._lock:
+            if not self.alive:
+                answer.set_result(None)
+                return answer
+            self._answers[number] = answer
+        try:
+            self._send({"kind": "batch", "number": number, "epoch": epoch, "ids": np.asarray(ids, np.int64)})
+        except OSError:
+            self.close()
+        return answer
+
+    def _send(self, message: dict[str, Any], flags: int = 0) -> None:
+        wire.send(self._connection, Encoder().dump(message), flags=flags)
+
+    def close(self) -> None:
+        """End the connection; its thread notices. In a fork, it is the parent's."""
+        if os.getpid() == self.process:
+            self.alive = False
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        """Take the answers until the server or this reader ends: the body of a thread."""
+        try:
+            while self._wait():
+                message, descriptors = wire.receive(self._connection)
+                if not message:
+                    break
+                try:
+                    self._take(Decoder().load(message), descriptors)
+                finally:
+                    wire.close(descriptors)
+        except (OSError, DamagedError, KeyError, TypeError, MemoryError):
+            pass
+        finally:
+            with self._lock:
+                self.alive = False
+                self._connection.close()
+                answers, self._answers = list(self._answers.values()), {}
+            for answer in answers:
+                answer.set_result(None)
+
+    def _wait(self) -> bool:
+        """Wait for a message; return False if the server is silent, and does not answer in time."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        while not poll.poll(SILENT_SECONDS * 1000):
+            if self._answers:
+                self._send({"kind": "ping"}, socket.MSG_DONTWAIT)
+                return bool(poll.poll(SILENT_SECONDS * 1000))
+        return True
+
+    def _take(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        if message["kind"] == "refused":
+            self.refused = message["why"]
+        if message["kind"] not in ("batch", "none"):
+            return
+        number, values = message["number"], None
+        if message["kind"] == "batch":
+            self.stats = message["stats"]
+            values = self._values(number, message["batch"], descriptors)
+        with self._lock:
+            answer = self._answers.pop(number, None)
+        if answer is not None:
+            answer.set_result(values)
+
+    def _values(self, number: int, data: bytes, descriptors: list[int]) -> dict[str, Any] | None:
+        """Return the values of a batch, in memory of the server; copies if very many batches are held."""
+        mapped: list[mmap.mmap] = []
+        if descriptors:
+            lease = Lease()
+            weakref.finalize(lease, self._release, number).atexit = False
+            self._held.add(number)
+            # There may be too many mappings, or descriptors, in this process.
+            with contextlib.suppress(OSError):
+                mapped += [Mapping.of(fd, lease) for fd in descriptors]
+            if len(mapped) < len(descriptors):
+                return None
+        values: dict[str, Any] = BatchDecoder(mapped).load(data)
+        return _copied(values) if len(self._held) > MAX_HELD_BATCHES else values
+
+    def _release(self, number: int) -> None:
+        """Tell the server that nothing here refers to a batch; called where the last such thing ends.
+
+        It may be called in any thread at any moment, so it takes no lock and waits for nothing.
+        """
+        self._held.discard(number)
+        if os.getpid() == self.process:
+            # Without it, the server does not use the memory again.
+            with contextlib.suppress(OSError):
+                self._send({"kind": "release", "number": number}, socket.MSG_DONTWAIT)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return type(value)(map(_copied, value)) if isinstance(value, list | tuple) else value
+
+
+class NodeExecutor(Executor):
+    """An Executor whose batches the server of the node makes, as far as they are made of data.
+
+    ``alone`` makes a batch here: where a step failed, and where there is no server. Its errors are those of a
+    Loader that shares nothing.
+    """
+
+    reads = False
+
+    def __init__(
+        self, alone: Executor, decode: DecodeOptions, cache: DecodedCache | None, prefetch_batches: int
+    ) -> None:
+        super().__init__(alone.reader, alone.plan, alone.on_cpu, seed=alone.seed, skip=alone.skip)
+        self._alone, self._prefetch_batches = alone, prefetch_batches
+        self.timer, self.functions = alone.timer, alone.functions
+        plan, tail = recipes.divide(alone.plan)
+        self._tail: Executor | None = None
+        if tail is not None:
+            self._tail = Executor(alone.reader, tail, alone.on_cpu, seed=alone.seed)
+            self._tail.timer, self._tail.functions = alone.timer, alone.functions
+        # Threads and other options of decoding are the server's.
+        decode = dataclasses.replace(decode, backend=None, gpu_share=None)
+        fingerprint = recipes.fingerprint(alone.reader)
+        recipe = recipes.Recipe(alone.reader, plan, alone.seed, decode, cache, fingerprint)
+        try:
+            self._recipe = recipes.dump(recipe)
+        except NotPlainError as error:
+            raise OptionError(
+                f'share="node" needs a dataset that another process can open, and this is none: {error}',
+                path=alone.reader.path,
+            ) from None
+        if len(self._recipe) > MAX_RECIPE_BYTES:
+            raise OptionError(
+                'share="node" needs a dataset in files: this one, or the list of its samples, is in '
+                f"memory and takes {len(self._recipe):,} bytes",
+                path=alone.reader.path,
+            )
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._process, self._retry_at, self._reason = os.getpid(), 0.0, ""
+        self._from_server, self._from_here = 0, 0
+        # Servers keep the first batches for readers that are there when the first of them begins.
+        self._linked()
+
+    def producers(self) -> int:
+        """Return the number of threads that wait for batches."""
+        return max(super().producers(), self._prefetch_batches + EXTRA_BATCHES)
+
+    def prepare(self, ids: I64, epoch: int) -> Prepared:
+        """Ask for the batch."""
+        link = self._linked()
+        if link is None:
+            return self._alone.prepare(ids, epoch)
+        answer = link.ask(epoch, ids)
+        return Prepared(ids, epoch, None, {}, {}, {}, answer.result)
+
+    def finish(self, prepared: Prepared) -> Batch:
+        """Wait for the batch; make it here if the server does not."""
+        ids, epoch = prepared.ids, prepared.epoch
+        if prepared.answer is None:
+            return self._counted(self._alone.finish(prepared))
+        began = time.perf_counter()
+        values = prepared.answer()
+        self.timer.add("decode", began)
+        if values is not None and self._tail is not None:
+            values, failures = self._tail.complete(values, ids, epoch)
+            values = None if failures else values
+        if values is None:
+            return self._counted(self._alone.finish(self._alone.prepare(ids, epoch)))
+        with self._lock:
+            self._from_server += 1
+        return Batch({name: values[name] for name in self.plan.names}, ids, [])
+
+    def _counted(self, batch: Batch) -> Batch:
+        with self._lock:
+            self._from_here += 1
+        return batch
+
+    def _linked(self) -> Link | None:
+        """Return the connection to the server, which is started where there is none; None without one."""
+        if os.getpid() != self._process:
+            return None
+        with self._lock:
+            link = self._link
+            if link is not None and link.alive:
+                return link
+            if link is not None and link.refused:
+                self._reason = link.refused
+                return None
+            if time.monotonic() < self._retry_at:
+                return None
+            try:
+                self._link = _connect(self._recipe)
+                self._reason = ""
+                # The thread of the connection does not know this object, which can be collected.
+                weakref.finalize(self, self._link.close)
+            except (OSError, BatchplantError, subprocess.SubprocessError) as error:
+                self._link, self._reason = None, str(error)
+                self._retry_at = time.monotonic() + RETRY_SECONDS
+            return self._link
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many batches came from the server and were made here, and what the server did in all."""
+        link = self._link
+        server = {f"server {name}": value for name, value in (link.stats if link else {}).items()}
+        reader = {"shared": self._from_server, "alone": self._from_here, "why alone": self._reason}
+        return {**reader, **server}
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._link is not None:
+            self._link.close()
+
+
+def _connect(recipe: bytes) -> Link:
+    """Connect to the server, or start it."""
+    connection = place.dial()
+    if connection is None:
+        place.start()
+        connection = place.dial()
+    if connection is None:
+        raise ConnectionRefusedError("the server of the node ended at once")
+    try:
+        return Link(connection, recipe)
+    except BaseException:
+        connection.close()
+        raise
