@@ -16,6 +16,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 
 from ..errors import BusyError, OptionError
 from .terminal import print_json, say
@@ -50,16 +51,21 @@ def run(args: argparse.Namespace) -> int:
 
     memory = None if args.memory is None else bytes_of("--memory", args.memory)
     place.check_platform()
+    deadline = time.monotonic() + place.START_SECONDS
     # Ctrl-C is the normal way to end it.
     with contextlib.suppress(KeyboardInterrupt):
-        try:
-            with place.listening() as listener:
-                if args.detach:
-                    _detach(listener)
-                _serve(args, listener, memory)
-        except BusyError:
-            if not args.detach or not place.wait():
-                raise
+        while True:
+            try:
+                with place.listening() as listener:
+                    if args.detach:
+                        _detach(listener)
+                    _serve(args, listener, memory)
+                break
+            except BusyError:
+                if not args.detach or time.monotonic() > deadline:
+                    raise
+                if place.wait():
+                    break
     return 0
 
 

@@ -38,6 +38,8 @@ MAX_HELD_BATCHES = 24
 SILENT_SECONDS = 10.0
 # Pause before a server is looked for again where there was none.
 RETRY_SECONDS = 30.0
+# How long to try where servers end as soon as they are reached.
+CONNECT_SECONDS = 5.0
 # The dataset and the plan together.
 MAX_RECIPE_BYTES = 64 << 20
 
@@ -63,23 +65,31 @@ class Link:
 
     def __init__(self, connection: socket.socket, recipe: bytes) -> None:
         self._connection, self.process = connection, os.getpid()
+        try:
+            self._introduce(recipe)
+        except BaseException:
+            connection.close()
+            raise
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._answers: dict[int, Answer[dict[str, Any] | None]] = {}
         # Batches whose memory something here refers to.
         self._held: set[int] = set()
         self.alive, self.refused, self.stats = True, "", dict[str, int]()
+        threading.Thread(target=self._receive, name="batchplant-node", daemon=True).start()
+
+    def _introduce(self, recipe: bytes) -> None:
+        """Send the recipe; the server then expects the same requests as from the readers beside this one."""
+        connection = self._connection
         timeout = struct.pack("ll", int(SILENT_SECONDS), 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         self._send({"kind": "recipe", "recipe": recipe})
-        # From now on, the server expects that this reader asks for the same batches as those beside it.
         connection.settimeout(place.START_SECONDS)
         message, descriptors = wire.receive(connection)
         wire.close(descriptors)
         if not message or Decoder().load(message)["kind"] != "expected":
             raise ConnectionRefusedError("the server of the node does not take this reader")
         connection.settimeout(None)
-        threading.Thread(target=self._receive, name="batchplant-node", daemon=True).start()
 
     def ask(self, epoch: int, ids: I64) -> Answer[dict[str, Any] | None]:
         """Ask for a batch; the answer is None where the server does not make it."""
@@ -304,14 +314,19 @@ class NodeExecutor(Executor):
 
 def _connect(recipe: bytes) -> Link:
     """Connect to the server, or start it."""
-    connection = place.dial()
-    if connection is None:
-        place.start()
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
         connection = place.dial()
-    if connection is None:
-        raise ConnectionRefusedError("the server of the node ended at once")
-    try:
-        return Link(connection, recipe)
-    except BaseException:
-        connection.close()
-        raise
+        if connection is None:
+            place.start()
+            connection = place.dial()
+        try:
+            if connection is not None:
+                return Link(connection, recipe)
+        # A server that ends, or was killed, accepts connections until the system has closed its socket.
+        except ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            raise ConnectionRefusedError("the server of the node ends as soon as it starts")
+        time.sleep(place.POLL_SECONDS)

@@ -110,12 +110,11 @@ def start() -> None:
 
 
 def wait() -> bool:
-    """Wait until a server that another process starts accepts readers; return False if none does."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        connection = dial()
-        if connection is not None:
-            connection.close()
-            return True
+    """Wait a moment for the server that has the lock; return True if it accepts readers."""
+    connection = dial()
+    if connection is None:
+        # It begins, or it was killed and the system has yet to release its lock.
         time.sleep(POLL_SECONDS)
-    return False
+        return False
+    connection.close()
+    return True
