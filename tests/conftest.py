@@ -54,6 +54,10 @@ if hypothesis:
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
 
 
+# Collecting makes much and drops little of it.
+gc.disable()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
@@ -90,6 +94,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not left_out and not item.get_closest_marker("exhaustive"):
             chosen.setdefault((item.parent, getattr(item, "originalname", item.name)), item)
     items[:] = chosen.values()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector away from what stays to the end: modules and twenty thousand items."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
