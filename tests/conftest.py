@@ -54,7 +54,7 @@ if hypothesis:
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
 
 
-# Collecting makes much and drops little of it.
+# Collecting makes twenty thousand items and drops little: the collector starts with the first test (`_imported`).
 gc.disable()
 
 
@@ -96,13 +96,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen.values()
 
 
-def pytest_collection_finish() -> None:
-    """Keep the garbage collector away from what stays to the end: modules and twenty thousand items."""
-    gc.enable()
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     """In a quick run, skip a test as soon as it starts a process: a server, a command, a worker."""
@@ -127,8 +120,9 @@ def _imported() -> None:
             # A module may need a library that is not installed.
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
-    # Imported modules stay: spare the garbage collector from looking through them, and through what tests
+    # Modules and items stay: spare the garbage collector from looking through them, and through what tests
     # allocate by the thousand, again and again.
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
