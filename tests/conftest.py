@@ -54,7 +54,7 @@ if hypothesis:
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
 
 
-# Collecting makes twenty thousand items and drops little: the collector starts with the first test (`_imported`).
+# Collecting makes much and drops little: the garbage collector starts with the first test (`_imported`).
 gc.disable()
 
 
