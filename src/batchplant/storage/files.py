@@ -99,7 +99,7 @@ def is_below(name: object, *, is_listed: bool = False) -> bool:
     """
     if not isinstance(name, str) or name in ("", ".") or name[0] == "/" or "\0" in name:
         return False
-    if not is_listed and any(mark in name for mark in URL_MARKS):
+    if not is_listed and ":" in name and any(mark in name for mark in URL_MARKS):
         return False
     return is_text(name) and ".." not in name.split("/")
 

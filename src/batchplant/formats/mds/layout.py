@@ -246,7 +246,7 @@ def _shard(entry: dict[str, Any]) -> Shard:
             raise ValueError(f"a shard is compressed with {compression!r}, and nobody knows how")
     elif packed is not None:
         raise ValueError("a shard has a compressed file, and no compression")
-    shard = Shard(count(entry["samples"]), _file(entry["raw_data"]), packed, compression)
+    shard = Shard(count(entry["samples"]) + 0, _file(entry["raw_data"]), packed, compression)
     # A sample takes an offset.
     if 4 * (shard.samples + 2) > shard.raw.size:
         raise ValueError(f"{shard.samples} samples do not fit into {shard.raw.size} bytes")
@@ -259,7 +259,8 @@ def _file(entry: dict[str, Any]) -> File:
         raise ValueError(f"{name!r} is no file in its folder")
     if not isinstance(hashes, dict) or not all(isinstance(hex_digest, str) for hex_digest in hashes.values()):
         raise ValueError("hashes are text by name")
-    return File(name, count(entry["bytes"]), hashes)
+    # Copies, as of the number of samples: objects of the document would keep the memory around them.
+    return File(name.encode().decode(), count(entry["bytes"]) + 0, dict(hashes))
 
 
 def _flags_of(schema: Schema) -> Encoding | None:
