@@ -100,14 +100,15 @@ OPEN = (
     + """
 import json, sys, time
 import batchplant
-began = time.perf_counter()
+began, spent = time.perf_counter(), time.process_time()
 reader = batchplant.open(sys.argv[1])
-seconds = time.perf_counter() - began
+seconds, cpu = time.perf_counter() - began, time.process_time() - spent
 peak = peak_memory()
 began = time.perf_counter()
 reader[len(reader) // 3]
 sample = time.perf_counter() - began
-print(json.dumps({"samples": len(reader), "seconds": seconds, "peak": peak, "sample": sample}))
+found = {"seconds": seconds, "cpu": cpu, "peak": peak, "sample": sample}
+print(json.dumps({"samples": len(reader), **found}))
 """
 )
 
@@ -284,7 +285,8 @@ def open_part(folder: Path, args: Any) -> dict[str, Any]:
             found[name] = {"files": files, **middle([fresh(OPEN, str(data)) for _ in range(args.rounds)])}
             one = found[name]
             what = f"{one['files']:,} files, {one['samples']:,.0f} samples"
-            print(f"  {name:<26} {what}: {one['seconds']:.3f} s, peak {one['peak'] / 1e6:,.0f} MB; "
+            took = f"{one['seconds']:.3f} s, {one['cpu']:.3f} s of CPU"
+            print(f"  {name:<26} {what}: {took}, peak {one['peak'] / 1e6:,.0f} MB; "
                   f"first sample {one['sample'] * 1e3:,.1f} ms", flush=True)  # fmt: skip
         shutil.rmtree(data, ignore_errors=True)
     return found
