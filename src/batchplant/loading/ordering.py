@@ -70,7 +70,6 @@ class Ordering:
         if self._blocks is None:
             sizes = self.reader._block_sizes() if self.indices is None else None
             if sizes is not None:
-                # No memory for each sample.
                 self._blocks = orders.BlockIndex.of_sizes(sizes[sizes > 0], self.reader.window)
                 return self._blocks
             blocks = self.reader.blocks()
