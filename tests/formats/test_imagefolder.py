@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import batchplant as bp
 from batchplant.codecs.media import image
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
+from processes import run
 from repository import GOLDEN
 
 
@@ -496,3 +498,36 @@ def test_a_mask_that_vanished(tmp_path):
         with pytest.raises(bp.DamagedError, match=r"masks/b\.png") as caught:
             reader[1]
         assert (caught.value.sample, caught.value.field) == (1, "mask")
+
+
+OPENED = """
+import sys
+import batchplant as bp
+opened, folders = [], []
+def audit(event, args):
+    if event == "open" and str(args[0]).endswith(".jpg"):
+        opened.append(args[0])
+    if event == "os.scandir":
+        folders.append(args[0])
+sys.addaudithook(audit)
+with bp.open(sys.argv[1]) as reader:
+    print(len(reader), len(opened), len(folders))
+    bp.Loader(reader, 32, order="random", pipelines={"image": None}).close()
+    print(len(opened))
+"""
+
+
+def test_opening_a_large_folder_lists_it_once_and_opens_few_files(tmp_path):
+    fill(tmp_path, {"first.jpg": jpeg()})
+    for number in range(3_000):
+        path = tmp_path / "images" / f"class_{number % 10}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(tmp_path / "first.jpg", path)
+    answer = run(
+        [sys.executable, "-c", OPENED, str(tmp_path / "images")], capture_output=True, check=True, text=True
+    ).stdout
+    samples, opened, folders, later = map(int, answer.split())
+    assert samples == 3_000
+    assert opened <= later <= 200
+    # To find out what it is, and to list it.
+    assert folders <= 3 * 11
