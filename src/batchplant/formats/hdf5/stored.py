@@ -280,11 +280,6 @@ class Chunks(Stored, DecodedChunks):
         if lies or (smallest < 1 and len(self.sizes)) or self.length - stored > MAX_EMPTY_CHUNKS:
             raise DamagedError(f"{self.length} samples are more than its chunks can hold")
 
-    @property
-    def unpacked(self) -> int:
-        """Bytes that reading one sample unpacks."""
-        return self.chunk * self.width
-
     def starts(self, indices: I64) -> I64 | None:
         if self.filters or not self._spans_columns:
             return None

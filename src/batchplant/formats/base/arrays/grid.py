@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -307,24 +306,33 @@ class Grid(DecodedChunks):
         if self.by_range:
             self._copy_ranges(starts, counts, as_bytes(out), places, sample_of)
             return
-        runs = np.zeros((len(starts), 3, len(self.shape)), dtype=np.int64)
-        runs[:, :, 0] = np.stack([starts, counts, places], axis=1)
-        runs[:, 1, 1:] = self.row
-        boxes = _native.ChunkBoxes(runs, [1] * len(self.shape), self.chunks)
+        boxes = self._boxes(starts, counts, places)
         load = functools.partial(self.read_chunks, cache)
         read_chunks(boxes, load, out, self.chunk_bytes, lambda chunk: sample_of(boxes.place(chunk)))
+
+    def _boxes(self, starts: I64, counts: I64, places: I64) -> _native.ChunkBoxes:
+        """Runs of rows as boxes."""
+        boxes = np.zeros((len(starts), 3, len(self.shape)), dtype=np.int64)
+        boxes[:, :, 0] = np.stack([starts, counts, places], axis=1)
+        boxes[:, 1, 1:] = self.row
+        return _native.ChunkBoxes(boxes, [1] * len(self.shape), self.chunks)
+
+    def _by_chunk(self, starts: I64, counts: I64) -> tuple[I64, I64, I64, I64]:
+        """Runs of rows cut where chunks end: run, chunk, first row and number of rows of each piece."""
+        size = self.chunks[0]
+        first = starts // size
+        pieces = np.where(counts > 0, (starts + counts - 1) // size - first + 1, 0)
+        run = np.repeat(np.arange(len(starts)), pieces)
+        numbers = first[run] + np.arange(len(run)) - np.repeat(starts_of(pieces)[:-1], pieces)
+        begins = np.maximum(starts[run], numbers * size)
+        return run, numbers, begins, np.minimum((starts + counts)[run], (numbers + 1) * size) - begins
 
     def _copy_ranges(
         self, starts: I64, counts: I64, out: U8, places: I64, sample_of: Callable[[int], int]
     ) -> None:
         """The same without reading whole chunks."""
         width, size = self.width, self.chunks[0]
-        first = starts // size
-        pieces = np.where(counts > 0, (starts + counts - 1) // size - first + 1, 0)
-        run = np.repeat(np.arange(len(starts)), pieces)
-        numbers = first[run] + np.arange(len(run)) - np.repeat(starts_of(pieces)[:-1], pieces)
-        begins = np.maximum(starts[run], numbers * size)
-        counts = np.minimum((starts + counts)[run], (numbers + 1) * size) - begins
+        run, numbers, begins, counts = self._by_chunk(starts, counts)
         places = places[run] + begins - starts[run]
         ranges = []
         for number, members in _groups(numbers):
@@ -342,11 +350,6 @@ class Grid(DecodedChunks):
         for source, begin, sizes, where in ranges:
             source.gather_into(begin, sizes, out, where)
 
-    def _across(self) -> Iterator[Index]:
-        """The numbers of the chunks beside each other that hold a row."""
-        counts = [-(-size // chunk) for size, chunk in zip(self.row, self.chunks[1:], strict=True)]
-        return itertools.product(*map(range, counts))
-
     def ahead(self, cache: ChunkCache, chunks: Sequence[Index]) -> None:
         """These chunks will be read now: begin to fetch those that are not in the cache, side by side."""
         if self.store.slow:
@@ -362,31 +365,19 @@ class Grid(DecodedChunks):
         counts = (-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
         return self.chunk_bytes * math.prod(counts)
 
-    def chunks_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[ChunkLocation]:
-        """Locate the chunks of runs of rows that are not in a cache."""
-        first, last = starts // self.chunks[0], (starts + counts - 1) // self.chunks[0]
-        runs = zip(first[counts > 0].tolist(), last[counts > 0].tolist(), strict=True)
-        numbers = sorted({number for begin, end in runs for number in range(begin, end + 1)})
-        chunks: Iterable[Index] = ((number, *column) for number in numbers for column in self._across())
-        return self.located(chunk for chunk in chunks if cache is None or not self._is_held(cache, chunk))
-
     def runs_of(self, starts: I64, counts: I64, cache: ChunkCache | None = None) -> list[ChunkLocation]:
         """Byte ranges that reading runs of rows takes: the rows, or their chunks that no cache has."""
         if not self.by_range:
-            return self.chunks_of(starts, counts, cache)
-        size, runs = self.chunks[0], []
-        locations: dict[int, ChunkLocation | None] = {}
-        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
-            row = start
-            while row < start + count:
-                number = row // size
-                if number not in locations:
-                    locations[number] = self.locate((number, *(0,) * len(self.row)))
-                end, location = min(start + count, (number + 1) * size), locations[number]
-                if location is not None:
-                    first = location.start + (row - number * size) * self.width
-                    runs.append(ChunkLocation(location.name, first, (end - row) * self.width))
-                row = end
+            chunks = self._boxes(starts, counts, np.zeros_like(starts)).indices
+            return self.located(chunk for chunk in chunks if cache is None or not self._is_held(cache, chunk))
+        _, numbers, begins, counts = self._by_chunk(starts, counts)
+        locate = functools.cache(self.locate)
+        runs = []
+        for number, begin, count in zip(numbers.tolist(), begins.tolist(), counts.tolist(), strict=True):
+            location = locate((number, *(0,) * len(self.row)))
+            if location is not None:
+                first = location.start + (begin - number * self.chunks[0]) * self.width
+                runs.append(ChunkLocation(location.name, first, count * self.width))
         return runs
 
     def located(self, chunks: Iterable[Index]) -> list[ChunkLocation]:

@@ -133,17 +133,10 @@ class GridReader(PackedReader):
         return self._grids
 
     def last_rows(self, grid: Grid, count: int) -> U8:
-        """The bytes of the last rows of an array, chunk by chunk."""
-        first, last = grid.shape[0] - count, grid.shape[0]
-        size, rows_by_array = grid.chunks[0], []
-        if not grid.whole_rows:
-            rows = grid.rows(self._cache, np.arange(first, last))
-            assert not isinstance(rows, Ragged)
-            return as_bytes(rows)
-        for number in range(first // size, -(-last // size)):
-            rows = grid.chunk(self._cache, (number, *(0 for _ in grid.row)))
-            rows_by_array.append(as_bytes(np.ascontiguousarray(rows[max(0, first - number * size) :])))
-        return np.concatenate(rows_by_array)[: count * grid.width]
+        """The bytes of the last rows of an array."""
+        rows = grid.rows(self._cache, np.arange(grid.shape[0] - count, grid.shape[0]))
+        assert not isinstance(rows, Ragged)
+        return as_bytes(rows)
 
     def _differing(self) -> Iterator[Problem]:
         """Metadata that contradicts itself."""
