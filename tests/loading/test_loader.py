@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import math
 import os
 import pickle
 import signal
@@ -1848,6 +1849,25 @@ def test_statistics(jpeg):
     assert loader.stats()["batches"] == 12
     assert loader.stats()["decode"] > found["decode"]
     json.dumps(loader.stats())
+
+
+def test_statistics_say_what_keeps_up_with_the_loop(jpeg):
+    loader = Loader(jpeg, 4, pipelines={"image": [ops.Resize(8)]})
+    assert loader.stats()["to keep up"] == {}
+    for _ in loader:
+        pass
+    stats, spans = loader.stats(), bp.open(jpeg).ranges()
+    assert stats["input bound"] == stats["waited"] / (stats["waited"] + stats["step"])
+    needed = stats["to keep up"]
+    assert needed["samples/s"] == pytest.approx(stats["samples"] / stats["step"])
+    busy = stats["workers"]["decode"] + stats["workers"]["resize"] + stats["transforms"]
+    assert needed["cores"] == pytest.approx(busy / stats["step"])
+    assert needed["machines like this"] == math.ceil(needed["cores"] / len(os.sched_getaffinity(0)))
+    # An image of 8 x 8 pixels and a number, and what they take in the file.
+    assert needed["decoded MB/s"] == pytest.approx(needed["samples/s"] * (3 * 64 + 8) / 1e6)
+    assert needed["stored MB/s"] == pytest.approx(
+        needed["samples/s"] * spans.size.sum() / len(loader.reader) / 1e6
+    )
 
 
 def test_statistics_tell_decoding_from_resizing(jpeg):

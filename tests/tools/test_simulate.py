@@ -202,6 +202,20 @@ def test_what_limits_is_named() -> None:
     assert simulate(small(cluster={"step": "1s"})).first.limit == "the training step"
 
 
+def test_what_the_steps_need_is_named() -> None:
+    assert simulate(small()).demand is None
+    plan = small(cluster={"step": "1s"})
+    demand = simulate(plan).demand
+    assert demand is not None
+    assert demand.samples_per_second == plan.cluster.ranks * plan.loader.batch_size
+    assert demand.store_bytes_per_second == demand.samples_per_second * plan.data.sample_bytes
+    assert demand.decoders == plan.loader.batch_size / plan.cluster.decode
+    assert demand.input_bound < 0.05
+    slow = simulate(small(cluster={"step": "1s", "decode": plan.loader.batch_size / 2})).demand
+    assert slow is not None
+    assert slow.input_bound == pytest.approx(0.5, abs=0.1)
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.floats(0.001, 2), st.sampled_from(["quasi_random", "random", "sequential"]), st.integers(1, 64))
 def test_hit_rates_stay_within_bounds_and_grow_with_the_cache(share: float, order: str, nodes: int) -> None:

@@ -82,6 +82,14 @@ def _print(simulation: Simulation) -> None:
     screen.print(shown)
     print()
     wrapped(f"limited by {_limits(*epochs)}")
+    if demand := simulation.demand:
+        store = human_size(round(demand.store_bytes_per_second))
+        node = human_size(round(demand.node_bytes_per_second))
+        wrapped(
+            f"steps wait for batches {demand.input_bound:.0%} of the time; they need "
+            f"{demand.samples_per_second:,.0f} samples/s: {store}/s of the store, {node}/s into each node "
+            f"where nothing is kept, and for each rank {demand.decoders:.2g} times the plan's decode"
+        )
     wrapped(
         f"until the first batch: {_time(simulation.start_seconds)} at the start, "
         f"{_time(simulation.resume_seconds)} after a resume; "

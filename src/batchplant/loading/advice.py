@@ -6,12 +6,16 @@ import math
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
+
 from .. import order as orders
 from ..data.reader import Reader
-from ..storage import is_remote
+from ..errors import BatchplantError
+from ..storage import is_remote, platform
 from ..storage.cache import DEFAULT_MAX_BYTES
 from ..storage.remote import RANGE_GAP, PooledSource, fetcher, totals
 from ..storage.remote.blocks import CHUNK_BYTES
+from .epoch import EpochTotals
 from .plan import Plan
 from .prefetch import distinct_runs
 
@@ -32,6 +36,8 @@ MISS_SLOPE, MISS_OFFSET, MAX_MISS_FRACTION = 1.1, 0.05, 0.97
 ORDER_CLASSES = {"quasi_random": "order=bp.order.QuasiRandom", "shards": "order=bp.order.Shards"}
 # Requests of quasi_random for each chunk, about, where two windows fit into memory.
 QUASI_RANDOM_REQUESTS = 5
+# Samples whose stored size is looked up.
+SIZED_SAMPLES = 256
 
 
 def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str, str]:
@@ -39,6 +45,33 @@ def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str,
     total = waited + stepped
     bottleneck = "step" if total == 0 or waited < 0.05 * total else max(parts, key=lambda name: parts[name])
     return bottleneck, ADVICE[bottleneck]
+
+
+def keep_up(totals: EpochTotals, busy: float, sample_bytes: float | None) -> dict[str, float | None]:
+    """Return what it takes to make batches as fast as the loop's steps use them; empty before the first step.
+
+    busy: seconds of CPU for all batches so far. sample_bytes: average size of a sample as it is stored.
+    """
+    if totals.stepped <= 0:
+        return {}
+    cores = busy / totals.stepped
+    return {
+        "samples/s": totals.samples / totals.stepped,
+        "cores": cores,
+        "machines like this": math.ceil(cores / platform.cpu_count()),
+        "decoded MB/s": totals.bytes / totals.stepped / 1e6,
+        "stored MB/s": None if sample_bytes is None else totals.samples * sample_bytes / totals.stepped / 1e6,
+    }
+
+
+def stored_bytes(reader: Reader, fields: Sequence[str]) -> float | None:
+    """Return the average size of a sample's cells in files, from a few samples; None if it is unknown."""
+    rows = np.unique(np.linspace(0, len(reader) - 1, min(SIZED_SAMPLES, len(reader))).astype(np.int64))
+    try:
+        spans = reader.ranges(fields, rows)
+    except BatchplantError:
+        return None
+    return None if spans is None or not len(rows) else float(spans.size.sum()) / len(rows)
 
 
 def warn_of_obstacles(plan: Plan, decode: str) -> None:

@@ -60,7 +60,7 @@ class EpochTotals:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.waited, self.stepped, self.batches, self.samples = 0.0, 0.0, 0, 0
+        self.waited, self.stepped, self.batches, self.samples, self.bytes = 0.0, 0.0, 0, 0, 0
         self.skipped: list[Problem] = []
 
 
@@ -429,6 +429,7 @@ class Epoch:
         with self._totals.lock:
             self._totals.batches += 1
             self._totals.samples += len(batch.ids)
+            self._totals.bytes += sum(getattr(value, "nbytes", 0) for value in batch.values.values())
             self._totals.skipped += batch.skipped
             if self.progress is not None:
                 self.progress.delivered += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pickle
 import weakref
@@ -26,7 +27,7 @@ from ..order.keyed import whole
 from ..order.mesh import Mesh, refuse_unused_mesh
 from ..schema.columns import I64
 from ..storage.settings import NAMES as STORAGE_OPTIONS
-from .advice import Traffic, advise, warn_of_obstacles
+from .advice import Traffic, advise, keep_up, stored_bytes, warn_of_obstacles
 from .decoded import DecodedCache, DecodedImages
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
 from .executor import Executor
@@ -594,6 +595,9 @@ class Loader:
         parts = {name: seconds.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
         totals, functions = self._totals, dict(self._executor.functions.seconds)
         bottleneck, advice = advise(parts, totals.waited, totals.stepped)
+        workers = self._executor.on_cpu.stats()
+        busy = workers["decode"] + workers["resize"] + parts["transforms"]
+        total = totals.waited + totals.stepped
         return {
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             **(self._decoded.stats(self.samples) if self._decoded else {}),
@@ -602,10 +606,16 @@ class Loader:
             **({"node": self._node.stats()} if self._node else {}),
             **({"mesh": self.config.mesh.stats()} if self.config.mesh else {}),
             "waited": totals.waited, "step": totals.stepped, "batches": totals.batches,
-            "samples": totals.samples, "queue": self._queue(),
-            "workers": self._executor.on_cpu.stats(), "jpeg warnings": self._executor.on_cpu.warnings,
-            "skipped": len(self.skipped), "bottleneck": bottleneck, "advice": advice,
+            "samples": totals.samples, "queue": self._queue(), "workers": workers,
+            "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
+            "bottleneck": bottleneck, "advice": advice,
+            "input bound": totals.waited / total if total else 0.0,
+            "to keep up": keep_up(totals, busy, self._sample_bytes),
         }  # fmt: skip
+
+    @functools.cached_property
+    def _sample_bytes(self) -> float | None:
+        return stored_bytes(self.reader, self.plan.fields)
 
     def _queue(self) -> dict[str, int]:
         """Count the batches of running epochs that are ready and that are being made."""

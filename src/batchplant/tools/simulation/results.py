@@ -38,6 +38,20 @@ class Epoch:
 
 
 @dataclasses.dataclass(frozen=True)
+class Demand:
+    """Rates that keep up with the training steps of all ranks.
+
+    decoders: of the plan's speed, for each rank. input_bound: share of the time that steps wait for batches.
+    """
+
+    samples_per_second: float
+    store_bytes_per_second: float
+    node_bytes_per_second: float
+    decoders: float
+    input_bound: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Simulation:
     """Forecast of a run. ``first`` is the first epoch, ``later`` one with what the cache holds by then."""
 
@@ -66,7 +80,26 @@ class Simulation:
             "plan": self.plan.as_dict(),
             "first": dataclasses.asdict(self.first),
             "later": dataclasses.asdict(self.later),
+            "demand": self.demand and dataclasses.asdict(self.demand),
         }
+
+    @property
+    def demand(self) -> Demand | None:
+        """Rates that keep up with the training steps; None if the plan has no time for a step."""
+        plan = self.plan
+        if not plan.cluster.step:
+            return None
+        per_rank = plan.loader.batch_size / plan.cluster.step
+        rate = plan.cluster.ranks * per_rank
+        size = plan.data.sample_bytes + plan.data.gap_bytes
+        ranks = min(plan.cluster.ranks, plan.cluster.ranks_per_node)
+        return Demand(
+            samples_per_second=rate,
+            store_bytes_per_second=rate * size,
+            node_bytes_per_second=ranks * per_rank * size,
+            decoders=per_rank / plan.cluster.decode,
+            input_bound=max(0.0, 1 - self.later.samples_per_second / rate),
+        )
 
 
 # Requests per sample from which on most samples are fetched by themselves.
