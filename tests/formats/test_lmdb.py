@@ -517,7 +517,7 @@ def test_processes_read_the_same(way, tmp_path):
         queue = context.Queue()
         workers = [context.Process(target=_read_all, args=(reader, queue)) for _ in range(2)]
         with processes.started(*workers):
-            found = [queue.get(timeout=processes.PATIENCE) for _ in workers]
+            found = processes.answers(queue, *workers, count=2)
         assert found == [cells(reader)["data"]] * 2
 
 

@@ -478,7 +478,7 @@ def test_a_reader_survives_a_fork(tmp_path):
         queue = context.Queue()
         child = context.Process(target=_read_in_child, args=(reader, expected, queue))
         with processes.started(child):
-            assert queue.get(timeout=processes.PATIENCE)
+            assert processes.answers(queue, child) == [True]
 
 
 # --- lies ---------------------------------------------------------------------------------------------

@@ -623,10 +623,9 @@ def open_in_a_process(path: Path, gate: Any, out: Any) -> None:
 def test_eight_processes_at_once_make_one(data: Path) -> None:
     context = multiprocessing.get_context("fork")
     gate, out = context.Barrier(8), context.Queue()
-    with processes.started(
-        *(context.Process(target=open_in_a_process, args=(data, gate, out)) for _ in range(8))
-    ):
-        found = [out.get(timeout=PATIENCE) for _ in range(8)]
+    children = [context.Process(target=open_in_a_process, args=(data, gate, out)) for _ in range(8)]
+    with processes.started(*children):
+        found = processes.answers(out, *children, count=8)
     assert found == [(True, str(beside(data)))] * 8
     there = names(data.parent)
     assert len([name for name in there if ".runs-" in name]) == 1

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -62,6 +63,18 @@ def run_together(*commands: Any, **options: Any) -> list[subprocess.CompletedPro
         subprocess.CompletedProcess(process.args, process.returncode, *parts)
         for process, parts in zip(running, outputs, strict=True)
     ]
+
+
+def answers(queue: Any, *children: BaseProcess, count: int = 1) -> list[Any]:
+    """Return what children put into a queue; fail at once when one of them fails before it did."""
+    received: list[Any] = []
+    while len(received) < count:
+        failed = [child for child in children if child.exitcode]
+        try:
+            received.append(queue.get(timeout=1.0))
+        except Empty:
+            assert not failed, f"{failed[0]} ended with {failed[0].exitcode}, and its answer did not come"
+    return received
 
 
 def run_in_terminal(command: Any, columns: int, **environment: str) -> str:
