@@ -143,7 +143,7 @@ private:
     template <typename Work>
     void spread(size_t n, size_t bytes, Work&& work) {
         constexpr size_t least = size_t{256} << 10;
-        if (n > 1 && bytes > least) return pool_.parallel_for(n, work);
+        if (n > 1 && bytes > least) return pool_.parallel_for(n, work, true);
         for (size_t i = 0; i < n; ++i) work(i, 0);
     }
 

@@ -57,8 +57,9 @@ public:
     // Runs work(index, worker) for every index below n and returns when all are done. worker is below
     // the number of threads and no two calls with the same worker overlap, so it may own scratch memory.
     // The work must not throw; parallel_for itself throws std::runtime_error when the pool cannot run it.
+    // With `take_part` the calling thread works too, as one worker more; other calls do not keep it waiting.
     template <typename Work>
-    void parallel_for(size_t n, Work&& work) {
+    void parallel_for(size_t n, Work&& work, bool take_part = false) {
         static_assert(noexcept(work(size_t{}, size_t{})), "work in a pool must be noexcept");
         if (forked()) {
             throw std::runtime_error("the threads are in process " + std::to_string(pid_) +
@@ -72,7 +73,7 @@ public:
         call.run = [](void* some, size_t index, size_t worker) noexcept {
             (*static_cast<Plain*>(some))(index, worker);
         };
-        state_->run(call);
+        state_->run(call, take_part);
     }
 
     // Waits until there is no call left that a thread could begin with.
@@ -111,12 +112,27 @@ private:
         bool joined = false;
         std::vector<std::thread> threads;
 
-        void run(Call& call) {
+        void run(Call& call, bool take_part) {
             std::unique_lock lock(mutex);
             if (stopping) throw std::runtime_error("its threads have ended: it was closed");
             calls.push_back(&call);
             wake.notify_all();
+            if (take_part) work_on(call, threads.size(), lock);
             call.finished.wait(lock, [&] { return call.done; });
+        }
+
+        void work_on(Call& call, size_t worker, std::unique_lock<std::mutex>& lock) noexcept {
+            ++call.busy;
+            lock.unlock();
+            for (size_t i = call.next++; i < call.count; i = call.next++) call.run(call.work, i, worker);
+            lock.lock();
+            // Nothing is left to hand out: the next call's turn. The last thread to leave wakes the
+            // caller, which may destroy the call as soon as the lock is free.
+            if (std::erase(calls, &call) > 0 && calls.empty()) handed_out.notify_all();
+            if (--call.busy == 0) {
+                call.done = true;
+                call.finished.notify_one();
+            }
         }
 
         void wait_turn() {
@@ -129,21 +145,7 @@ private:
             for (;;) {
                 wake.wait(lock, [&] { return stopping || !calls.empty(); });
                 if (calls.empty()) return;
-                Call& call = *calls.front();
-                ++call.busy;
-                lock.unlock();
-                for (size_t i = call.next++; i < call.count; i = call.next++) call.run(call.work, i, worker);
-                lock.lock();
-                // Nothing is left to hand out: the next call's turn. The last thread to leave wakes the
-                // caller, which may destroy the call as soon as the lock is free.
-                if (!calls.empty() && calls.front() == &call) {
-                    calls.pop_front();
-                    if (calls.empty()) handed_out.notify_all();
-                }
-                if (--call.busy == 0) {
-                    call.done = true;
-                    call.finished.notify_one();
-                }
+                work_on(*calls.front(), worker, lock);
             }
         }
 

@@ -73,7 +73,7 @@ class ChunkCache:
         """Return the value of a key; if it is not cached, make it. ``size`` returns the bytes of a value."""
         value = self.get_all([key], lambda _: [make()], size)[0]
         if isinstance(value, DataError):
-            raise value
+            raise copy.copy(value)
         return value
 
     def get_all(
@@ -135,7 +135,7 @@ class ChunkCache:
             try:
                 results[number] = call.result()
             except DataError as error:
-                results[number] = error
+                results[number] = copy.copy(error).with_traceback(None)
         return results
 
     def _finish_call(self, key: Hashable, call: Future[Any], error: BaseException | None = None) -> bool:

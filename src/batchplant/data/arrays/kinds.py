@@ -48,12 +48,16 @@ def read_chunks(
         chunks = load(indices[start : start + step])
         for number, chunk in enumerate(chunks, start):
             if isinstance(chunk, DataError):
-                # Another thread may raise the very same exception.
-                error = copy.copy(chunk)
-                error.sample = error.sample if sample_of is None else sample_of(number)
-                raise error
+                raise _of_sample(chunk, chunk.sample if sample_of is None else sample_of(number))
         values = [carrier(chunk, out.dtype) for chunk in chunks]
         threads.copy(boxes, start, values, carrier(out, out.dtype), rows)
+
+
+def _of_sample(error: DataError, sample: int | None) -> DataError:
+    # Another thread may raise the very same exception.
+    sample_error = copy.copy(error)
+    sample_error.sample = sample
+    return sample_error
 
 
 class ChunkedArray(Array):

@@ -33,10 +33,10 @@ os.register_at_fork(after_in_child=_reset)
 
 
 def chunk_threads() -> _native.ChunkThreads:
-    """Return the native threads that decode chunks and copy boxes out of them."""
+    """Return the native threads that decode chunks and copy boxes out of them, beside the one that asks."""
     global _CHUNK_THREADS
     with _LOCK:
-        _CHUNK_THREADS = _CHUNK_THREADS or _native.ChunkThreads(cpu_count())
+        _CHUNK_THREADS = _CHUNK_THREADS or _native.ChunkThreads(max(1, cpu_count() - 1))
         return _CHUNK_THREADS
 
 
@@ -84,7 +84,8 @@ def each_or_error(work: Callable[[T], R], items: Sequence[T], size: int) -> list
         try:
             results[number] = work(items[number])
         except DataError as error:
-            results[number] = error
+            # With its traceback it would refer to the results, and so to itself.
+            results[number] = error.with_traceback(None)
 
     each(run, range(len(items)), size * len(items))
     return results
