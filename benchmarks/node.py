@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +24,7 @@ import batchplant
 from batchplant.loading.node import place
 from batchplant.storage import platform
 
-BATCH, CROP = 64, 224
+BATCH, CROP = 256, 224
 READERS = 4
 SIDES = {
     "one alone": (1, None), "one shared": (1, "node"),
@@ -41,11 +40,11 @@ def memory_of(process: object = "self") -> int:
     return 0
 
 
-def read(path: str, seed: int, share: str | None) -> None:
+def read(path: str, share: str | None) -> None:
     """A reader: an epoch for every line of its input."""
     imported = memory_of()
     pipelines = {"image": [batchplant.ops.RandomResizedCrop(CROP), batchplant.ops.RandomHorizontalFlip()]}
-    loader = batchplant.Loader(path, BATCH, order="random", pipelines=pipelines, share=share, seed=seed)
+    loader = batchplant.Loader(path, BATCH, order="random", pipelines=pipelines, share=share)
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
         half = 0
@@ -66,8 +65,11 @@ class Side:
 
     def __init__(self, stack: ExitStack, folder: Path, name: str, path: Path) -> None:
         readers, share = SIDES[name]
-        # Sides with the same seed would share batches.
-        command = [sys.executable, __file__, "--reader", path, readers, *([share] if share else [])]
+        # Each side has a server of its own.
+        self.runtime = folder / f"{readers}-{share}"
+        self.runtime.mkdir()
+        self.enter()
+        command = [sys.executable, __file__, "--reader", path, *([share] if share else [])]
         self.processes = [
             Process(name, command, folder / f"{name.replace(' ', '-')}-{number}.log")
             for number in range(readers)
@@ -80,6 +82,10 @@ class Side:
         # Of each epoch.
         self.cpu: list[float] = []
 
+    def enter(self) -> None:
+        """Have this process, and those that it starts, find the server of this side."""
+        os.environ["XDG_RUNTIME_DIR"] = str(self.runtime)
+
     def members(self) -> list[int]:
         """Process numbers of the readers, and of the server behind them."""
         members = [process.process.pid for process in self.processes]
@@ -91,6 +97,7 @@ class Side:
 
     def epoch(self) -> float:
         """Seconds until the last reader has finished an epoch."""
+        self.enter()
         members = self.members()
         began, cpu = time.perf_counter(), sum(map(cpu_seconds, members))
         for process in self.processes:
@@ -106,16 +113,10 @@ class Side:
 
 def main() -> None:
     parser = arguments(__doc__ or "", rounds=3)
-    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--images", type=int, default=2560)
     args = parser.parse_args()
     results: dict[str, Any] = {"batch": BATCH, "images": args.images}
-    with (
-        workplace() as folder,
-        tempfile.TemporaryDirectory() as runtime,
-        ExitStack() as stack,
-        others(results),
-    ):
-        os.environ["XDG_RUNTIME_DIR"] = runtime
+    with workplace() as folder, ExitStack() as stack, others(results):
         path = folder / "photos.beton"
         photos().make_folder(folder / "photos", args.images, size=500)
         batchplant.convert(folder / "photos", path)
@@ -145,6 +146,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--reader"]:
-        read(sys.argv[2], int(sys.argv[3]), sys.argv[4] if sys.argv[4:] else None)
+        read(sys.argv[2], sys.argv[3] if sys.argv[3:] else None)
     else:
         main()

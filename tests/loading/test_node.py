@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import pickle
@@ -269,6 +270,19 @@ def test_a_slow_reader_holds_up_others_only_for_a_while(photos, server):
     batches = in_thread(lambda: [batch["label"] for batch in fast])
     assert len(batches) == SAMPLES
     assert [int(batch["label"][0]) for batch in [first, *waiting]] == [int(label[0]) for label in batches]
+
+
+def test_one_reader_takes_no_more_memory_than_its_batches_in_flight(photos, server):
+    loader = bp.Loader(photos, 4, pipelines=CROP, share="node")
+    gc.disable()
+    try:
+        largest = 0
+        for _ in itertools.chain(loader, loader):
+            largest = max(largest, loader.stats()["node"]["server bytes"])
+    finally:
+        gc.enable()
+    # Batches in advance, the one that the loop has, the one before it, and those whose release is on its way.
+    assert largest <= 9 * 1.2 * 4 * 160 * 160 * 3
 
 
 def test_memory_is_bounded_by_the_window_and_what_readers_hold(photos, folder):

@@ -172,8 +172,9 @@ class BatchDecoder(Decoder):
     def __init__(self, mapped: Sequence[mmap.mmap]) -> None:
         super().__init__()
         self._mapped = mapped
-        self.kinds["shared"] = self._shared
 
-    def _shared(self, number: int, start: int, text: str, shape: list[int], strides: list[int]) -> AnyArray:
+    def make_shared(
+        self, number: int, start: int, text: str, shape: list[int], strides: list[int]
+    ) -> AnyArray:
         # NumPy checks that it lies inside.
         return np.ndarray(shape, numeric(np.dtype(text)), self._mapped[number], start, strides)

@@ -81,17 +81,16 @@ class RecipeEncoder(Encoder):
 class RecipeDecoder(Decoder):
     """Makes recipes out of what another process of this user sent."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.kinds |= {
-            "schema": lambda tree: Schema.from_json(self.value(tree)),
-            "url": lambda text, options: Url(text, self.value(options)),
-            "object": self._object,
-            "reader": self._reader,
-            "open": lambda args, options: open_reader(*self.value(args), **self.value(options)),
-        }
+    def make_schema(self, tree: Any) -> Schema:
+        return Schema.from_json(self.value(tree))
 
-    def _object(self, name: str, state: Any) -> Any:
+    def make_url(self, text: str, options: Any) -> Url:
+        return Url(text, self.value(options))
+
+    def make_open(self, args: Any, options: Any) -> Reader:
+        return open_reader(*self.value(args), **self.value(options))
+
+    def make_object(self, name: str, state: Any) -> Any:
         kind = _class_named(name)
         if not (issubclass(kind, Op) or dataclasses.is_dataclass(kind)):
             raise ValueError(f"{name} is no op and has no options")
@@ -100,7 +99,7 @@ class RecipeDecoder(Decoder):
             object.__setattr__(instance, attribute, value)
         return instance
 
-    def _reader(self, name: str, args: Any, options: Any) -> Reader:
+    def make_reader(self, name: str, args: Any, options: Any) -> Reader:
         kind = _class_named(name)
         if not issubclass(kind, Reader):
             raise ValueError(f"{name} is no reader")

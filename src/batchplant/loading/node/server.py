@@ -37,7 +37,7 @@ from .wire import Decoder, Encoder
 # Batches that are made at a time: the engine decodes one while the Python part of others runs.
 WORKERS = 3
 # Batches that are kept for a reader that is behind, whatever memory there is.
-MIN_WINDOW, MAX_WINDOW = 2, 16
+MIN_WINDOW, MAX_WINDOW = 2, 4
 # How long at once, and which share of the time, a reader lets others wait.
 MAX_WAIT_SECONDS, WAIT_SHARE = 2.0, 0.2
 # Which batch follows which, for so many batches of a recipe.

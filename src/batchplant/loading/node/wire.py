@@ -13,7 +13,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ NUMERIC_KINDS = "biufcSUVMm"
 ALIGNMENT = 64
 
 
-class NotPlainError(Exception):
+class NotPlainError(ValueError):
     """Raised for a value that no message can hold, such as a function."""
 
 
@@ -87,21 +87,10 @@ class Encoder:
 
 
 class Decoder:
-    """Turns messages into values. ``kinds``: makes each kind of value that JSON has no word for."""
+    """Turns messages into values; ``make_KIND`` makes those of a kind that JSON has no word for."""
 
     def __init__(self) -> None:
         self._data = memoryview(b"")
-        self.kinds: dict[str, Callable[..., Any]] = {
-            "list": self._items,
-            "tuple": lambda items: tuple(self._items(items)),
-            "set": lambda items: set(self._items(items)),
-            "frozenset": lambda items: frozenset(self._items(items)),
-            "dict": lambda items: {self.value(key): self.value(item) for key, item in items},
-            "bytes": lambda start, size: bytes(self._part(start, size)),
-            "dtype": lambda text: numeric(np.dtype(text)),
-            "scalar": lambda array: self.value(array)[()],
-            "array": self._array,
-        }
 
     def load(self, data: bytes) -> Any:
         """Return the value of a message; raise DamagedError if it is none."""
@@ -116,18 +105,38 @@ class Decoder:
     def value(self, tree: Any) -> Any:
         if not isinstance(tree, list):
             return tree
-        kind, *rest = tree
-        return self.kinds[kind](*rest)
+        return getattr(self, f"make_{tree[0]}")(*tree[1:])
 
-    def _items(self, items: list[Any]) -> list[Any]:
+    def make_list(self, items: list[Any]) -> list[Any]:
         return [self.value(item) for item in items]
+
+    def make_tuple(self, items: list[Any]) -> tuple[Any, ...]:
+        return tuple(self.make_list(items))
+
+    def make_set(self, items: list[Any]) -> set[Any]:
+        return set(self.make_list(items))
+
+    def make_frozenset(self, items: list[Any]) -> frozenset[Any]:
+        return frozenset(self.make_list(items))
+
+    def make_dict(self, items: list[Any]) -> dict[Any, Any]:
+        return {self.value(key): self.value(item) for key, item in items}
+
+    def make_bytes(self, start: int, size: int) -> bytes:
+        return bytes(self._part(start, size))
+
+    def make_dtype(self, text: str) -> np.dtype[Any]:
+        return numeric(np.dtype(text))
+
+    def make_scalar(self, array: Any) -> Any:
+        return self.value(array)[()]
 
     def _part(self, start: int, size: int) -> memoryview:
         if not 0 <= start <= start + size <= len(self._data):
             raise ValueError("a part lies outside")
         return self._data[start : start + size]
 
-    def _array(self, start: int, size: int, text: str, shape: list[int]) -> AnyArray:
+    def make_array(self, start: int, size: int, text: str, shape: list[int]) -> AnyArray:
         dtype = numeric(np.dtype(text))
         if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
             raise ValueError("an array has another size")
