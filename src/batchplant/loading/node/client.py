@@ -36,7 +36,7 @@ EXTRA_BATCHES = 1
 MAX_HELD_BATCHES = 24
 # A server that is silent for so long is asked for a sign; after as long again, it counts as dead.
 SILENT_SECONDS = 10.0
-# Pause before a server is looked for again where there was none.
+# Pause before a server is looked for again where there was none; twice as long after each failure.
 RETRY_SECONDS = 30.0
 # How long to try where servers end as soon as they are reached.
 CONNECT_SECONDS = 5.0
@@ -84,7 +84,7 @@ class Link:
         timeout = struct.pack("ll", int(SILENT_SECONDS), 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         self._send({"kind": "recipe", "recipe": recipe})
-        connection.settimeout(place.START_SECONDS)
+        connection.settimeout(2 * SILENT_SECONDS)
         message, descriptors = wire.receive(connection)
         wire.close(descriptors)
         if not message or Decoder().load(message)["kind"] != "expected":
@@ -238,6 +238,7 @@ class NodeExecutor(Executor):
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._process, self._retry_at, self._reason = os.getpid(), 0.0, ""
+        self._pause = RETRY_SECONDS
         self._from_server, self._from_here = 0, 0
         # Servers keep the first batches for readers that are there when the first of them begins.
         self._linked()
@@ -291,12 +292,13 @@ class NodeExecutor(Executor):
                 return None
             try:
                 self._link = _connect(self._recipe)
-                self._reason = ""
+                self._reason, self._pause = "", RETRY_SECONDS
                 # The thread of the connection does not know this object, which can be collected.
                 weakref.finalize(self, self._link.close)
             except (OSError, BatchplantError, subprocess.SubprocessError) as error:
                 self._link, self._reason = None, str(error)
-                self._retry_at = time.monotonic() + RETRY_SECONDS
+                self._retry_at = time.monotonic() + self._pause
+                self._pause *= 2
             return self._link
 
     def stats(self) -> dict[str, Any]:
