@@ -54,10 +54,14 @@ class ChunkCache:
         # Numbers of hits and misses.
         self.hits = self.misses = 0
 
-    def all_of(self, keys: Collection[Hashable]) -> list[Any] | None:
-        """Return the values of these keys if all are cached, else None."""
+    def _check_process(self) -> None:
+        # Another thread may have held the lock when the process was forked.
         if self._process != os.getpid():
             self._reset()
+
+    def all_of(self, keys: Collection[Hashable]) -> list[Any] | None:
+        """Return the values of these keys if all are cached, else None."""
+        self._check_process()
         with self._lock:
             values = self._values
             try:
@@ -86,9 +90,7 @@ class ChunkCache:
 
         A DataError may stand in place of a value, made or cached.
         """
-        # Another thread may have held the lock when the process was forked.
-        if self._process != os.getpid():
-            self._reset()
+        self._check_process()
         results: list[Any] = [None] * len(keys)
         calls: dict[int, Future[Any]] = {}
         other_calls: list[tuple[int, Future[Any]]] = []
@@ -161,12 +163,14 @@ class ChunkCache:
 
     def expect(self, batch: int, keys: Iterable[Hashable]) -> None:
         """Announce the keys that a batch will need; batches come in ascending order."""
+        self._check_process()
         with self._lock:
             for key in keys:
                 self._uses.setdefault(key, deque()).append(batch)
 
     def reach(self, batch: int | None) -> None:
         """Note that this batch is read now; None: forget what was announced."""
+        self._check_process()
         with self._lock:
             if batch is None:
                 self._uses.clear()
@@ -202,15 +206,13 @@ class ChunkCache:
 
     def values(self) -> list[Any]:
         """Return all cached values."""
-        if self._process != os.getpid():
-            self._reset()
+        self._check_process()
         with self._lock:
             return [value for value, _ in self._values.values()]
 
     def clear(self) -> None:
         """Drop all values."""
-        if self._process != os.getpid():
-            self._reset()
+        self._check_process()
         with self._lock:
             self._values.clear()
             self._in_flight.clear()
