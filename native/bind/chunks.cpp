@@ -186,7 +186,7 @@ before every whole chunk. swap: the size of values whose bytes are stored the ot
         .def(
             "place",
             [](const ChunkBoxes& self, size_t chunk) {
-                if (chunk >= self.chunks()) throw std::out_of_range("there is no such chunk");
+                if (chunk >= self.chunks() || self.axes == 0) throw std::out_of_range("there is no such chunk");
                 return self.parts[self.firsts[chunk] * self.axes].target;
             },
             nb::arg("chunk"), "Place along the first axis of the output of what the first box takes of a chunk.")

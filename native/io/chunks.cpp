@@ -129,6 +129,7 @@ bool decode_chunk(const ChunkCoding& coding, const uint8_t* data, size_t size, u
     if (size < before || !std::equal(coding.prefix.begin(), coding.prefix.end(), data)) return false;
     data += before;
     size -= before;
+    bool in_scratch = false;
     for (size_t number = 0; number < coding.steps.size(); ++number) {
         const auto [step, argument] = coding.steps[number];
         const bool last = number + 1 == coding.steps.size();
@@ -144,9 +145,11 @@ bool decode_chunk(const ChunkCoding& coding, const uint8_t* data, size_t size, u
             unshuffle(data, size, argument, out);
             data = out;
         } else {
-            // What is shuffled besides goes to its place in the next step.
+            // What is shuffled besides goes to its place in the next step. There is scratch for one step only.
+            if (in_scratch && !last) return false;
             uint8_t* const to = last ? out : scratch.room(coding.bytes);
-            if (data == to || !unpack(step, argument, data, size, to, coding.bytes)) return false;
+            if (!unpack(step, argument, data, size, to, coding.bytes)) return false;
+            in_scratch = !last;
             data = to;
             size = coding.bytes;
         }

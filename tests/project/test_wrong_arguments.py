@@ -33,8 +33,8 @@ LOADERS: list[tuple[dict[str, Any], str]] = [
     ({"workers": [0, "x"]}, "a core of workers must be a whole number"),
     ({"pipelines": 3}, "pipelines holds ops by field"),
     ({"joint": 3}, "joint is a list of steps"),
-    ({"dashboard": "x"}, "dashboard must be a whole number"),
-    ({"dashboard": 65536}, "dashboard must be from 0 to 65535"),
+    ({"dashboard": "x"}, "dashboard is True or a port"),
+    ({"dashboard": 65536}, "dashboard is True or a port"),
     ({"source": None}, "can be opened, not None"),
     ({"source": 3}, "can be opened, not 3"),
 ]

@@ -124,8 +124,6 @@ class LoaderConfig:
                 whole("a core of workers", core, 0)
         elif self.workers is not None:
             whole("workers", self.workers, 0, MAX_WORKERS)
-        if self.dashboard is not None:
-            whole("dashboard", self.dashboard, 0, 65535)
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
         if self.evaluate and self.drop_last:

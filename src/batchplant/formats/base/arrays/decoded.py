@@ -14,6 +14,7 @@ from ....data.arrays import Index
 from ....data.arrays.parallel import chunk_threads, each_or_error
 from ....errors import BatchplantError
 from ....schema.columns import U8, AnyArray, Ragged
+from ....storage import limits
 from ....storage.cache import ChunkCache
 
 
@@ -54,7 +55,8 @@ class DecodedChunks:
 
     def _decode(self, indices: Sequence[Index]) -> list[Any]:
         chunks: list[Any] = [None] * len(indices)
-        if self.native_coding is not None:
+        # A larger one is checked against its stored bytes first, which loading it does.
+        if self.native_coding is not None and self.chunk_bytes <= limits.max_bytes():
             sources, runs = [], np.zeros((2, len(indices)), dtype=np.int64)
             for number, index in enumerate(indices):
                 source: tuple[Any, int, int] = b"", 0, -1
