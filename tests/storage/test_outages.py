@@ -80,7 +80,9 @@ def test_what_no_retry_helps_is_asked_for_once(url, proxy, code):
         with pytest.raises(bp.BatchplantError):
             data[SAMPLES - 1]
         # Each range once.
-        assert proxy.count("GET") == len({request.range for request in proxy.requests})
+        assert proxy.count("GET") == len(
+            {request.range for request in proxy.requests if request.method == "GET"}
+        )
 
 
 def test_a_window_of_no_seconds_is_one_try(url, proxy):
@@ -89,7 +91,9 @@ def test_a_window_of_no_seconds_is_one_try(url, proxy):
         proxy.fail(answers(503), times=None)
         with pytest.raises(bp.AccessError, match=r"503.*\(1 try\)"):
             data[SAMPLES - 1]
-        assert proxy.count("GET") == len({request.range for request in proxy.requests})
+        assert proxy.count("GET") == len(
+            {request.range for request in proxy.requests if request.method == "GET"}
+        )
 
 
 def test_uploads_are_tried_again_too(bucket, proxy, monkeypatch, tmp_path):
