@@ -160,10 +160,10 @@ def measured(path: Path, title: str, cache: int, count: int, rounds: int) -> dic
         for mine, peer in SIDES.items()
     }
     for mine, ratio in ratios.items():
-        said = ", ".join(
+        text = ", ".join(
             f"{clock} {one['best']:.2f} (median {one['median']:.2f})" for clock, one in ratio.items()
         )
-        print(f"  {mine} : tensorstore: {said}", flush=True)
+        print(f"  {mine} : tensorstore: {text}", flush=True)
     return {"patches/s": rates, "ratio to tensorstore": ratios}
 
 

@@ -62,8 +62,8 @@ PROCESSES = (1, 2, 4)
 # Of the process itself: ru_maxrss would have that of the one that started it, too.
 PEAK = """
 def peak_memory():
-    with open("/proc/self/status") as told:
-        return next(int(line.split()[1]) * 1024 for line in told if line.startswith("VmHWM:"))
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
 """
 PLAN = (
     PEAK
@@ -125,8 +125,8 @@ image = [batchplant.ops.CenterCrop(16)] if "image" in reader.schema else None
 loader = batchplant.Loader(reader, 256, order=sys.argv[2], pipelines={"image": image} if image else {})
 next(iter(loader))
 seconds, cpu = time.perf_counter() - began, time.process_time() - spent
-with open("/proc/self/status") as told:
-    anonymous = next(int(line.split()[1]) * 1024 for line in told if line.startswith("RssAnon:"))
+with open("/proc/self/status") as status:
+    anonymous = next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon:"))
 loader.close()
 found = {"open": opened, "seconds": seconds, "cpu": cpu, "peak": peak_memory(), "anonymous": anonymous}
 print(json.dumps({"samples": len(reader), **found}))
@@ -307,7 +307,7 @@ def folder_part(folder: Path, args: Any) -> dict[str, Any]:
         link(below, "0.jpg", [f"{place:06d}.jpg" for place in range(1, each)])
     found = middle([fresh(FIRST_BATCH, str(folder / "images"), "random") for _ in range(args.rounds)])
     shutil.rmtree(folder / "images")
-    said_first_batch(f"{found['samples']:,.0f} images", found)
+    print_first_batch(f"{found['samples']:,.0f} images", found)
     return found
 
 
@@ -326,12 +326,12 @@ def loader_part(folder: Path, args: Any) -> dict[str, Any]:
         ("MDS, random", "mds", "random"), ("MDS, quasi_random", "mds", "quasi_random"),
     ):  # fmt: skip
         found[name] = middle([fresh(FIRST_BATCH, str(folder / path), order) for _ in range(args.rounds)])
-        said_first_batch(name, found[name])
+        print_first_batch(name, found[name])
     shutil.rmtree(folder / "mds")
     return found
 
 
-def said_first_batch(name: str, one: dict[str, float]) -> None:
+def print_first_batch(name: str, one: dict[str, float]) -> None:
     seconds = f"{one['open']:.2f} s, first batch {one['seconds']:.2f} s, {one['cpu']:.2f} s of CPU"
     memory = f"peak {one['peak'] / 1e6:,.0f} MB, {one['anonymous'] / 1e6:,.0f} MB of it no mapped file"
     print(f"  {name:<20} open {seconds}; {memory}", flush=True)

@@ -46,7 +46,7 @@ bool inflate([[maybe_unused]] const uint8_t* data, [[maybe_unused]] size_t size,
              [[maybe_unused]] size_t out_size) {
 #ifdef BATCHPLANT_LIBDEFLATE
     struct Free {
-        void operator()(libdeflate_decompressor* one) const { libdeflate_free_decompressor(one); }
+        void operator()(libdeflate_decompressor* memory) const { libdeflate_free_decompressor(memory); }
     };
     thread_local const std::unique_ptr<libdeflate_decompressor, Free> decompressor(libdeflate_alloc_decompressor());
     if (decompressor == nullptr || size < 2) return false;
@@ -193,9 +193,9 @@ ChunkBoxes::ChunkBoxes(const int64_t* boxes, size_t n, std::vector<int64_t> step
         ChunkPart part;
     };
     std::vector<std::vector<Numbered>> along(axes);
-    std::vector<int64_t> found;  // indices of each piece's chunk
-    for (size_t one = 0; one < n; ++one) {
-        const int64_t *starts = boxes + 3 * axes * one, *counts = starts + axes, *targets = counts + axes;
+    std::vector<int64_t> chunk_of;  // indices of each piece's chunk
+    for (size_t number = 0; number < n; ++number) {
+        const int64_t *starts = boxes + 3 * axes * number, *counts = starts + axes, *targets = counts + axes;
         bool empty = false;
         for (size_t axis = 0; axis < axes; ++axis) {
             along[axis].clear();
@@ -214,10 +214,10 @@ ChunkBoxes::ChunkBoxes(const int64_t* boxes, size_t n, std::vector<int64_t> step
         std::vector<size_t> at(axes, 0);
         for (size_t axis = axes + 1; axis > 0;) {
             for (size_t i = 0; i < axes; ++i) {
-                found.push_back(along[i][at[i]].number);
+                chunk_of.push_back(along[i][at[i]].number);
                 parts.push_back(along[i][at[i]].part);
             }
-            box.push_back(static_cast<int64_t>(one));
+            box.push_back(static_cast<int64_t>(number));
             for (axis = axes; axis > 0 && ++at[axis - 1] == along[axis - 1].size(); --axis) at[axis - 1] = 0;
         }
     }
@@ -225,7 +225,7 @@ ChunkBoxes::ChunkBoxes(const int64_t* boxes, size_t n, std::vector<int64_t> step
     std::vector<size_t> order(box.size());
     std::iota(order.begin(), order.end(), size_t{0});
     const auto compare = [&](size_t a, size_t b) {
-        const int64_t *left = found.data() + a * axes, *right = found.data() + b * axes;
+        const int64_t *left = chunk_of.data() + a * axes, *right = chunk_of.data() + b * axes;
         return std::lexicographical_compare(left, left + axes, right, right + axes);
     };
     if (n > 1) {
@@ -242,7 +242,7 @@ ChunkBoxes::ChunkBoxes(const int64_t* boxes, size_t n, std::vector<int64_t> step
     for (size_t i = 0; i < order.size(); ++i) {
         if (i > 0 && !compare(order[i - 1], order[i])) continue;
         firsts.push_back(i);
-        const auto index = found.begin() + static_cast<std::ptrdiff_t>(order[i] * axes);
+        const auto index = chunk_of.begin() + static_cast<std::ptrdiff_t>(order[i] * axes);
         indices.insert(indices.end(), index, index + static_cast<std::ptrdiff_t>(axes));
     }
     firsts.push_back(order.size());

@@ -111,8 +111,8 @@ class ChunkCache:
                     calls[number] = self._in_flight[key] = Future()
         if calls:
             try:
-                made = make(list(calls))
-                sizes = [0 if isinstance(value, DataError) else int(size(value)) for value in made]
+                values = make(list(calls))
+                sizes = [0 if isinstance(value, DataError) else int(size(value)) for value in values]
             except BaseException as error:
                 with self._lock:
                     for number, call in calls.items():
@@ -123,7 +123,7 @@ class ChunkCache:
                 del calls, call
                 raise
             with self._lock:
-                for (number, call), value, size_bytes in zip(calls.items(), made, sizes, strict=True):
+                for (number, call), value, size_bytes in zip(calls.items(), values, sizes, strict=True):
                     results[number] = value
                     if isinstance(value, DataError):
                         self._finish_call(keys[number], call, value)
@@ -131,7 +131,7 @@ class ChunkCache:
                     self.misses += 1
                     if self._finish_call(keys[number], call):
                         self._keep(keys[number], value, size_bytes)
-            for call, value in zip(calls.values(), made, strict=True):
+            for call, value in zip(calls.values(), values, strict=True):
                 call.set_result(value)
         for number, call in other_calls:
             try:

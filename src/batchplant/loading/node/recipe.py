@@ -36,7 +36,7 @@ MAX_TAGGED_FILES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What makes a batch of samples. ``fingerprint``: of the dataset when it was opened."""
+    """Dataset, plan and options that make a batch. ``fingerprint``: of the dataset when it was opened."""
 
     reader: Reader
     plan: Plan

@@ -202,9 +202,8 @@ def watch(loader: Loader, port: bool | int | None) -> Watch:
             # The variable must not make a program fail.
             warnings.warn(f"no dashboard ({DASHBOARD}): {error}", stacklevel=4)
             return None  # type: ignore[return-value]
-    number = port if isinstance(port, int) else -1
-    number = 0 if port is True else number
-    if not 0 <= number <= 65535:
+    number = 0 if port is True else port
+    if not isinstance(number, int) or not 0 <= number <= 65535:
         raise OptionError(f"dashboard is True or a port from 1 to 65535, not {port}")
     with _lock:
         old = _current
