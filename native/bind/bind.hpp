@@ -158,6 +158,7 @@ void bind_packing(nb::module_& module);
 void bind_msgpack(nb::module_& module);
 void bind_lmdb(nb::module_& module);
 void bind_recordio(nb::module_& module);
+void bind_riegeli(nb::module_& module);
 void bind_fetch(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_tfrecord(nb::module_& module);

@@ -25,6 +25,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_msgpack(module);
     batchplant::bind_lmdb(module);
     batchplant::bind_recordio(module);
+    batchplant::bind_riegeli(module);
     batchplant::bind_tfrecord(module);
     batchplant::bind_example(module);
     batchplant::bind_fetch(module);

@@ -734,6 +734,29 @@ def recordio_frame(
 ) -> tuple[NDArray[numpy.uint8], NDArray[numpy.int64]]:
     """The records as they stand in a file, and where each begins."""
 
+def riegeli_read(
+    data: NDArray[numpy.uint8],
+    starts: NDArray[numpy.int64],
+    sizes: NDArray[numpy.int64],
+    positions: NDArray[numpy.int64],
+) -> tuple[NDArray[numpy.uint8], NDArray[numpy.int64], NDArray[numpy.int64], tuple[int, str] | None]:
+    """Read the chunk at the beginning of every run, which lies at a position of its file.
+
+    The data of the chunks without block headers, where each begins, a row (kind, size, records, decoded
+    size) for each; and the first that is not sound: (run, reason).
+    """
+
+def riegeli_frame(
+    data: NDArray[numpy.uint8],
+    starts: NDArray[numpy.int64],
+    sizes: NDArray[numpy.int64],
+    records: NDArray[numpy.int64],
+    decoded: NDArray[numpy.int64],
+    position: int,
+    kind: int,
+) -> tuple[NDArray[numpy.uint8], NDArray[numpy.int64]]:
+    """The runs as chunks at a position of a file, with block headers; and where each chunk begins."""
+
 def tfrecord_scan(
     data: NDArray[numpy.uint8], start: int, until: int, check_data: bool = False
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], int, int]:
