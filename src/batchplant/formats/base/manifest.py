@@ -1,4 +1,4 @@
-"""Files that a column of paths names: the images, sounds and videos of a manifest.
+"""Files that a column of paths names: the images, sounds and videos of a manifest, or parts of them.
 
 A path is relative to the folder of the manifest, or begins with it, and never leads out of it: data must not
 make this machine read other files, nor ask other hosts. ``outside=True`` allows that.
@@ -7,18 +7,25 @@ make this machine read other files, nor ask other hosts. ``outside=True`` allows
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import math
 import posixpath
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...codecs.infer import infer_image
-from ...errors import BatchplantError, DamagedError
-from ...schema import Image
-from ...schema.columns import I64, Ragged, starts_of
-from ...storage import absolute, is_below, is_remote, like, parent
-from ...storage.spans import Spans
+from ...codecs.media import audio
+from ...data.reader import Reader, ReaderWrapper
+from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, located
+from ...schema import Audio, Bytes, Float, Image, Int, Schema, Text, Video
+from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
+from ...storage import absolute, is_below, is_remote, like, parent, tree
+from ...storage.spans import Spans, concat_spans
 from .folders.files import open_files, placed
+from .records import GivenSchema, given_schema
 
 # Files that are looked at to tell what they are, and bytes of each.
 PROBED_FILES, PROBED_BYTES = 48, 65536
@@ -27,11 +34,19 @@ PROBED_FILES, PROBED_BYTES = 48, 65536
 class Manifest:
     """The files of a column. ``names``: gives the cells of the column, read when a file is first wanted."""
 
-    def __init__(self, path: str, field: str, names: Callable[[], Ragged], *, outside: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        field: str,
+        names: Callable[[], Ragged],
+        *,
+        outside: bool,
+        folder: str | None = None,
+    ) -> None:
         self._path, self._field = path, field
         self._load = names
         self._names: Ragged | None = None
-        self._folder = parent(absolute(path))
+        self._folder = parent(absolute(path)) if folder is None else absolute(folder)
         self._outside = outside
         self._root: str = self._folder
 
@@ -130,3 +145,151 @@ class Manifest:
     def close(self) -> None:
         if self._names is not None:
             self._files.close()
+
+
+# Columns that name a part of a file: bytes, and seconds of a sound.
+BYTE_RANGE, SECONDS = ("start", "size"), ("start", "duration")
+
+
+class MediaReader(ReaderWrapper):
+    """A table in which columns of paths are the files that they name, or parts of these files.
+
+    ``media``: the columns and what their files are. ``outside``: whether paths may lead out of the folder.
+    ``folder``: what paths are relative to (default: that of the table). ``window``: the two columns that say
+    which part of a file a sample is (default: start and size in bytes, or for sounds start and duration in
+    seconds, where the table has such columns).
+    """
+
+    own_spans = False
+
+    def __init__(
+        self,
+        base: Reader,
+        *,
+        media: GivenSchema | str,
+        outside: bool = False,
+        folder: str | None = None,
+        window: tuple[str, str] | None = None,
+    ) -> None:
+        super().__init__(base)
+        fields = dict(given_schema(media))
+        self._manifests: dict[str, Manifest] = {}
+        if folder is None and tree.is_folder(base.path):
+            folder = base.path
+        for name in base._names(fields):
+            if not isinstance(fields[name], Image | Audio | Video | Bytes):
+                raise OptionError(
+                    f"media are images, sounds, videos or bytes, not {fields[name].kind}", field=name
+                )
+            if not isinstance(base.schema[name], Text):
+                raise SchemaError("a column of paths is text", path=base.path, field=name)
+            self._manifests[name] = Manifest(
+                base.path, name, functools.partial(self._names_in, name), outside=outside, folder=folder
+            )
+        self._window = window or self._columns_of(list(fields.values()))
+        self._in_seconds = self._window is not None and self._window != BYTE_RANGE
+        for name, field in fields.items():
+            if self._in_seconds:
+                field = Audio("wav")
+            elif field == Image() and self._window is None:
+                field = self._manifests[name].infer_image() or field
+            optional = field.optional or base.schema[name].optional
+            fields[name] = dataclasses.replace(field, optional=optional)
+        self.schema = Schema({name: fields.get(name, field) for name, field in base.schema.items()})
+
+    def _names_in(self, name: str) -> Ragged:
+        names = self.base._read(np.arange(len(self.base)), [name])[name]
+        assert isinstance(names, Ragged)
+        return names
+
+    def _columns_of(self, fields: Sequence[object]) -> tuple[str, str] | None:
+        """Return the columns that say which part of a file a sample is."""
+        kinds = {name: type(field) for name, field in self.base.schema.items()}
+        sounds = all(isinstance(field, Audio) for field in fields)
+        if sounds and all(kinds.get(name) in (Int, Float) for name in SECONDS):
+            return SECONDS
+        return BYTE_RANGE if all(kinds.get(name) is Int for name in BYTE_RANGE) else None
+
+    def _parts(self, rows: I64) -> tuple[AnyArray, AnyArray]:
+        """Return where the parts of files begin and how long they are; NaN where a sample does not say."""
+        assert self._window is not None
+        columns = self.base.read(rows, self._window)
+        first, size = (np.asarray(columns[name], dtype=np.float64) for name in self._window)
+        return first, size
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        plain = [name for name in fields if name not in self._manifests]
+        columns = self.base._read(indices, plain) if plain else Columns()
+        return Columns(
+            (name, columns[name] if name in columns else self._cells(name, indices)) for name in fields
+        )
+
+    def _cells(self, name: str, rows: I64) -> Ragged:
+        manifest = self._manifests[name]
+        if self._window is None:
+            return manifest.read(rows)
+        spans = manifest.spans(rows)
+        if spans is None:
+            contents: Sequence[object] = list(manifest.read(rows))
+        else:
+            sizes = spans.size.tolist()
+            sources = [spans.sources[number] for number in spans.file.tolist()]
+            contents = [source.view(0, size) for source, size in zip(sources, sizes, strict=True)]
+        cells: list[object] = []
+        for row, content, first, size in zip(rows.tolist(), contents, *self._parts(rows), strict=True):
+            if content is None:
+                cells.append(None)
+                continue
+            with located(path=manifest.path_of(row), sample=row, field=name):
+                cells.append(self._part(content, float(first), float(size)))
+        return Ragged.from_cells(cells)
+
+    def _part(self, content: Any, first: float, size: float) -> object:
+        """Return a part of a file: bytes, or the seconds of a sound as WAV."""
+        first = 0.0 if math.isnan(first) else first
+        if not self._in_seconds:
+            last = len(content) if math.isnan(size) else first + size
+            if not 0 <= first <= last <= len(content):
+                raise DamagedError(f"bytes {first:.0f} to {last:.0f} do not lie in {len(content)}")
+            return content[int(first) : int(last)]
+        if first < 0 or size < 0 or math.isinf(first) or math.isinf(size):
+            raise DamagedError(f"{size} seconds from {first} on are no part of a sound")
+        return audio.cut(content, first, None if math.isnan(size) else size)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if field not in self._manifests:
+            return self.base._spans(field, indices)
+        spans = None if self._in_seconds else self._manifests[field].spans(indices)
+        if spans is None or self._window is None:
+            return spans
+        first, size = self._parts(indices)
+        first = np.where(np.isnan(first), 0, first)
+        size = np.where(np.isnan(size), spans.size - first, size)
+        wrong = (first < 0) | (size < 0) | (first + size > spans.size)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            message = (
+                f"bytes {first[row]:.0f} to {first[row] + size[row]:.0f} do not lie in {spans.size[row]}"
+            )
+            raise DamagedError(message, path=self.path, sample=int(indices[row]), field=field)
+        return Spans(spans.sources, first.astype(np.int64), size.astype(np.int64), spans.file)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        plain = [name for name in fields if name not in self._manifests]
+        parts = [self.base._ranges(plain, indices)] if plain else []
+        for name in (name for name in fields if name in self._manifests):
+            whole_files = self._window is None or self._in_seconds
+            parts.append(self._manifests[name].ahead(indices) if whole_files else self._spans(name, indices))
+        return None if None in parts else concat_spans([spans for spans in parts if spans is not None])
+
+    def sizes(self) -> I64 | None:
+        return None
+
+    def where(self, sample: int) -> str:
+        files = (manifest.path_of(sample) for manifest in self._manifests.values())
+        return next((file for file in files if file is not None), self.path)
+
+    def close(self) -> None:
+        for manifest in self._manifests.values():
+            manifest.close()
+        self.base.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...data import quarantine
@@ -31,6 +31,7 @@ def open(
     format: str | None = None,
     skip: str | os.PathLike[str] | None = None,
     where: str | Condition | None = None,
+    media: Mapping[str, Any] | str | None = None,
     **options: Any,
 ) -> Reader:
     """Open a dataset: a file, a folder, a URL, a list, a glob or braces of shards, or data in memory.
@@ -38,7 +39,9 @@ def open(
     ``path``: one of these, or a list of them, which are concatenated. The format is found by content, then by
     suffix, unless ``format`` names it. ``skip``: a list of samples to leave out, as ``verify`` writes it
     (``quarantine``). ``where``: only the samples of which this is true, as ``"label == 'cat'"``; see
-    :meth:`Reader.filter`. Further options are the format's own; `batchplant formats NAME` lists them. Of a
+    :meth:`Reader.filter`. ``media``: columns of a table that hold paths or URLs of files, and what these are,
+    as in ``{"path": Image()}``; the samples have the files there. They lie below the folder of the table,
+    unless ``outside=True``. Further options are the format's own; `batchplant formats NAME` lists them. Of a
     URL, also those of its store, as in ``open("s3://bucket/train.tar", endpoint="https://minio.example",
     cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`. Data in memory are a dict of
     columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
@@ -51,6 +54,7 @@ def open(
     have; AccessError where a disk or a server does not give the bytes.
     """
     condition = None if where is None else parse_condition(where)
+    options = options if media is None else {**options, "media": media}
     if not isinstance(path, str | os.PathLike):
         # It brings all that tables need, and most datasets are files.
         from ..base.memory import is_data
@@ -95,9 +99,20 @@ def _open_one(candidate: Candidate, options: dict[str, Any], where: Condition | 
     detected, source = candidate.probed()
     # Whoever can leave out whole files does so before they are opened.
     skips = {"where": where} if where is not None and "where" in own_options(detected.reader) else {}
+    chosen: dict[str, Any] = {}
+    if "media" in options:
+        from ..base.manifest import MediaReader
+
+        names = own_options(detected.reader)
+        chosen = {name: options[name] for name in ("media", "outside") if name in options}
+        options = {name: value for name, value in options.items() if name in names or name not in chosen}
+        chosen = accept("media", MediaReader, chosen)
     with handing(source):
         try:
-            return detected.reader(candidate.path, **accept(detected.name, detected.reader, options), **skips)
+            reader = detected.reader(
+                candidate.path, **accept(detected.name, detected.reader, options), **skips
+            )
+            return MediaReader(reader, **chosen) if chosen else reader
         except DataError:
             # A reader of a folder lists it, and takes one that is not there for damaged.
             if detected.folder and not is_remote(candidate.path) and not os.path.lexists(candidate.path):
