@@ -194,6 +194,7 @@ for _name, _module in {
     "keras": "interop.keras",
     "dashboard": "tools.viewer.dashboard",
     "notebook": "tools.viewer.notebook",
+    "service": "loading.service.client",
 }.items():
     _hooks.register(_name, _functools.partial(_importlib.import_module, f"batchplant.{_module}"))
 

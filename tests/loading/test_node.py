@@ -441,7 +441,7 @@ def test_a_recipe_names_only_classes_of_data(server, name):
 
 def test_a_reader_that_asks_for_samples_that_are_not_there_gets_none(photos, server):
     loader = bp.Loader(photos, BATCH, pipelines=CROP, share="node")
-    answer = loader._node._linked().ask(0, np.array([0, SAMPLES]))
+    answer = loader._remote._linked().ask(0, np.array([0, SAMPLES]))
     assert answer.result() is None
     assert len(list(loader)) == loader.stats()["node"]["shared"]
 

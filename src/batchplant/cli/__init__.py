@@ -40,6 +40,7 @@ COMMANDS = {
     "index": "Build the index of files that have to be scanned before their samples can be read in any order",
     "lake": "Look after Delta and Iceberg tables: their history, old files, the way back, small files",
     "cache": "Show, clear and fill the cache of remote data on this machine",
+    "serve": "Serve a dataset to training machines: batches of a plan, or samples as they are stored",
     "serve-node": "Serve batches to the processes of this machine: what several of them need is decoded once",
     "bench": "Measure how fast a dataset can be used on this machine",
     "completion": "Print a script that completes commands, options and formats in your shell",

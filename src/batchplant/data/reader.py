@@ -122,6 +122,11 @@ class Reader:
         spans = [self._spans(name, indices) for name in fields]
         return concat_spans([span for span in spans if span is not None]) if None not in spans else None
 
+    def _cell_sizes(self, field: str, indices: I64) -> I64 | None:
+        """Return the bytes of these cells, 0 for a missing one, if that needs no reading; else None."""
+        spans = self._spans(field, indices)
+        return None if spans is None else np.maximum(spans.size, 0)
+
     def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Return ``_ranges`` without the bytes that the reader holds in memory until these cells are read."""
         return self._ranges(fields, indices)

@@ -17,7 +17,7 @@ READ_ROWS = 64
 def sizes_of(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
     """Return the bytes of samples; 0 for one that cannot be read."""
     try:
-        sizes = _known_sizes(reader, fields, indices)
+        sizes = known_sizes(reader, fields, indices)
         if sizes is not None:
             return sizes
     except DataError:
@@ -35,7 +35,7 @@ def sizes_of(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
 def are_known(reader: Reader, fields: Sequence[str]) -> bool:
     """Return True if the sizes are known without reading samples."""
     try:
-        return _known_sizes(reader, fields, np.zeros(min(len(reader), 1), dtype=np.int64)) is not None
+        return known_sizes(reader, fields, np.zeros(min(len(reader), 1), dtype=np.int64)) is not None
     except DataError:
         return True
 
@@ -47,15 +47,15 @@ def same_size(reader: Reader, fields: Sequence[str]) -> int | None:
     return sum(fixed) if len(fixed) == len(cells) else None
 
 
-def _known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
+def known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | None:
+    """Return the bytes of samples where they are known without reading them; else None."""
     varying = [name for name in fields if reader.schema[name].cell is None]
     fixed = same_size(reader, [name for name in fields if name not in varying]) or 0
     total: I64 | None = None
     for name in varying:
-        spans = reader.spans(name, indices)
-        if spans is None:
+        sizes = reader._cell_sizes(name, indices)
+        if sizes is None:
             return None
-        sizes: I64 = np.maximum(spans.size, 0)
         total = sizes if total is None else np.add(total, sizes, out=total)
     if total is None:
         return np.full(len(indices), fixed, dtype=np.int64)

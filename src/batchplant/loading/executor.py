@@ -29,6 +29,7 @@ from ..ops.values import Pad, ragged_values
 from ..schema import Field, List
 from ..schema.columns import I32, I64, U8, Column, Masked, Ragged
 from ..storage.remote.blocks import CHUNK_BYTES
+from ..storage.remote.fetch import Answer
 from ..storage.spans import Located, Spans, concat_spans
 from .annotations import AnnotationTransforms, GeometricTransforms, geometric_transforms
 from .decoded import DecodedImages
@@ -40,6 +41,8 @@ from .stage import Step
 
 # Threads that make batches: while the engine decodes one, the Python part of the next runs.
 PRODUCERS = 2
+# Batches in flight in another process, besides those that the loader is asked to make in advance.
+EXTRA_BATCHES = 1
 
 
 class Batch(NamedTuple):
@@ -444,6 +447,76 @@ class Executor:
         samples = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
         text = f"step {step.op!r}, sample{'' if len(ids) == 1 else 's'} {samples}"
         error.add_note("batchplant: " + with_place(text, path, None, name, None))
+
+
+class RemoteExecutor(Executor):
+    """An Executor whose batches another process makes, as far as they are made of data.
+
+    ``alone`` makes a batch here: where a step failed, and where no process makes it. Its errors are those of
+    a Loader that makes all batches itself. tail: what follows here behind the steps of the other process.
+    """
+
+    reads = False
+    # Of its figures in the statistics of a Loader.
+    name = ""
+
+    def __init__(self, alone: Executor, tail: Plan | None, prefetch_batches: int) -> None:
+        super().__init__(alone.reader, alone.plan, alone.on_cpu, seed=alone.seed, skip=alone.skip)
+        self._alone, self._prefetch_batches = alone, prefetch_batches
+        self.timer, self.functions = alone.timer, alone.functions
+        self._tail: Executor | None = None
+        if tail is not None:
+            self._tail = Executor(alone.reader, tail, alone.on_cpu, seed=alone.seed)
+            self._tail.timer, self._tail.functions = alone.timer, alone.functions
+        self._counting = threading.Lock()
+        self._from_server, self._from_here = 0, 0
+
+    def ask(self, ids: I64, epoch: int) -> Answer[dict[str, Any] | None] | None:
+        """Ask for a batch; the answer is None where no process makes it, as is the result where it fails."""
+        raise NotImplementedError
+
+    def producers(self) -> int:
+        """Return the number of threads that wait for batches."""
+        return max(super().producers(), self._prefetch_batches + EXTRA_BATCHES)
+
+    def prepare(self, ids: I64, epoch: int) -> Prepared:
+        """Ask for the batch."""
+        answer = self.ask(ids, epoch)
+        if answer is None:
+            return self._alone.prepare(ids, epoch)
+        return Prepared(ids, epoch, None, {}, {}, {}, answer.result)
+
+    def finish(self, prepared: Prepared) -> Batch:
+        """Wait for the batch; make it here if the other process does not."""
+        batch = None if prepared.answer is None else self.complete_answer(prepared)
+        with self._counting:
+            self._from_server += batch is not None
+            self._from_here += batch is None
+        if batch is not None:
+            return batch
+        if prepared.answer is not None:
+            prepared = self._alone.prepare(prepared.ids, prepared.epoch)
+        return self._alone.finish(prepared)
+
+    def complete_answer(self, prepared: Prepared) -> Batch | None:
+        """Return the batch that an answer leads to; None if there is none, or a step here fails."""
+        assert prepared.answer is not None
+        began = time.perf_counter()
+        values = prepared.answer()
+        self.timer.add("decode", began)
+        if values is not None and self._tail is not None:
+            values, failures = self._tail.complete(values, prepared.ids, prepared.epoch)
+            values = None if failures else values
+        if values is None:
+            return None
+        return Batch({name: values[name] for name in self.plan.names}, prepared.ids, [])
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures for the statistics of the Loader."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End connections."""
 
 
 def _oriented_sizes(cells: Located, orient: bool) -> tuple[I32, U8 | None]:

@@ -30,7 +30,7 @@ from ..storage.settings import NAMES as STORAGE_OPTIONS
 from .advice import Traffic, advise, keep_up, stored_bytes, warn_of_obstacles
 from .decoded import DecodedCache, DecodedImages
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
-from .executor import Executor
+from .executor import Executor, RemoteExecutor
 from .images import DecodeOptions, Device
 from .node.client import NodeExecutor
 from .node.place import check_platform
@@ -39,6 +39,7 @@ from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, lay_out, pack_of
 from .plan import Joint, Pipelines, make_plan
 from .sequence import SequenceCutter
+from .service.client import ServiceExecutor, ServiceReader
 
 STATE_VERSION = 1
 # The engine threads yield to the threads that feed a device: those do little, but must do it at once.
@@ -255,6 +256,8 @@ class Loader:
         self.samples = len(self.reader) if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self.prefetch_batches, self.threads = prefetch_batches, self.config.threads
+        if isinstance(self.reader, ServiceReader) and pipelines is None and not joint:
+            pipelines, joint = self.reader.default_pipelines()
         self.plan = make_plan(self.reader, pipelines, joint, on_device=decode.backend is not None)
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
@@ -269,6 +272,7 @@ class Loader:
         self._closed, self._process = False, os.getpid()
         # The loader knows no framework; a device names one.
         self._delivery: Delivery | None = hooks.part("torch").Delivery(device) if device is not None else None
+        self._totals = EpochTotals()
         self._start_executor()
         if decode.backend is not None:
             warn_of_obstacles(self.plan, decode.backend)
@@ -283,7 +287,6 @@ class Loader:
         if placed is not None and placed.sequence_axis is not None:
             # Up to five arrays of a batch have the same size.
             self._cutter = SequenceCutter(placed, pack, self._buffers(5 * (prefetch_batches + 2)))
-        self._totals = EpochTotals()
         self._traffic = Traffic(self.reader, self.plan.fields)
         if dashboard or (dashboard is None and os.environ.get(DASHBOARD, "0") not in ("", "0")):
             self.dashboard = hooks.part("dashboard").watch(self, dashboard)
@@ -307,10 +310,12 @@ class Loader:
             self.reader, self.plan, on_cpu, self._device, seed=config.seed, skip=config.on_error == "skip",
             decoded=self._decoded,
         )  # fmt: skip
-        self._node: NodeExecutor | None = None
+        self._remote: RemoteExecutor | None = None
         if config.share is not None:
-            self._node = NodeExecutor(self._executor, decode, config.cache, config.prefetch_batches)
-            self._executor = self._node
+            self._remote = NodeExecutor(self._executor, decode, config.cache, config.prefetch_batches)
+        elif isinstance(self.reader, ServiceReader) and config.cache is None:
+            self._remote = ServiceExecutor(self._executor, decode, config.prefetch_batches, self._totals)
+        self._executor = self._remote or self._executor
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **changes: Any) -> Self:
@@ -601,7 +606,7 @@ class Loader:
             **(self._decoded.stats(self.samples) if self._decoded else {}),
             **(self._packing.stats() if self._packing else {}),
             **({"functions": functions} if functions else {}),
-            **({"node": self._node.stats()} if self._node else {}),
+            **({self._remote.name: self._remote.stats()} if self._remote else {}),
             **({"mesh": self.config.mesh.stats()} if self.config.mesh else {}),
             "waited": totals.waited, "step": totals.stepped, "batches": totals.batches,
             "samples": totals.samples, "queue": self._queue(), "workers": workers,
@@ -659,8 +664,8 @@ class Loader:
             op.close()
         for live in list(self._live):
             live.close()
-        if self._node is not None:
-            self._node.close()
+        if self._remote is not None:
+            self._remote.close()
         if self._device is not None:
             self._device.close()
         self._executor.on_cpu.close()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...data import quarantine
+from ...data import hooks, quarantine
 from ...data.concat import Concat
 from ...data.filters import parse_condition
 from ...data.reader import Reader
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Files that are opened side by side, unless there are more cores: local ones, and those on a server.
 AT_ONCE = (4, 16)
+# URLs of servers that ship samples of a dataset; see loading.service.
+SERVICE = "batchplant://"
 
 
 def open(
@@ -71,6 +73,10 @@ def open(
     items = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
     if not items:
         raise OptionError("there is no path to open")
+    if len(items) == 1 and items[0].startswith(SERVICE):
+        service: Reader = hooks.part("service").ServiceReader(items[0], **options)
+        service = service if skip is None else quarantine.without(service, os.fspath(skip))
+        return service if condition is None else service.filter(condition)
     storage, options = split_options(options)
     with tree.keeping():
         # A list of samples to skip counts those of the whole table.

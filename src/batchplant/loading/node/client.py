@@ -23,15 +23,13 @@ from ...schema.columns import I64
 from ...storage import platform
 from ...storage.remote.fetch import Answer
 from ..decoded import DecodedCache
-from ..executor import Batch, Executor, Prepared
+from ..executor import Executor, RemoteExecutor
 from ..images import DecodeOptions
 from . import place, wire
 from . import recipe as recipes
 from .memory import BatchDecoder
 from .wire import Decoder, Encoder, NotPlainError
 
-# Batches in flight, besides those that the loader is asked to make in advance.
-EXTRA_BATCHES = 1
 # Batches whose memory a reader may hold; more are copied, as a list of all batches would need.
 MAX_HELD_BATCHES = 24
 # A server that is silent for so long is asked for a sign; after as long again, it counts as dead.
@@ -198,26 +196,16 @@ def _copied(value: Any) -> Any:
     return type(value)(map(_copied, value)) if isinstance(value, list | tuple) else value
 
 
-class NodeExecutor(Executor):
-    """An Executor whose batches the server of the node makes, as far as they are made of data.
+class NodeExecutor(RemoteExecutor):
+    """An Executor whose batches the server of the node makes, as far as they are made of data."""
 
-    ``alone`` makes a batch here: where a step failed, and where there is no server. Its errors are those of a
-    Loader that shares nothing.
-    """
-
-    reads = False
+    name = "node"
 
     def __init__(
         self, alone: Executor, decode: DecodeOptions, cache: DecodedCache | None, prefetch_batches: int
     ) -> None:
-        super().__init__(alone.reader, alone.plan, alone.on_cpu, seed=alone.seed, skip=alone.skip)
-        self._alone, self._prefetch_batches = alone, prefetch_batches
-        self.timer, self.functions = alone.timer, alone.functions
         plan, tail = recipes.divide(alone.plan)
-        self._tail: Executor | None = None
-        if tail is not None:
-            self._tail = Executor(alone.reader, tail, alone.on_cpu, seed=alone.seed)
-            self._tail.timer, self._tail.functions = alone.timer, alone.functions
+        super().__init__(alone, tail, prefetch_batches)
         # Threads and other options of decoding are the server's.
         decode = dataclasses.replace(decode, backend=None, gpu_share=None)
         fingerprint = recipes.fingerprint(alone.reader)
@@ -239,43 +227,13 @@ class NodeExecutor(Executor):
         self._link: Link | None = None
         self._process, self._retry_at, self._reason = os.getpid(), 0.0, ""
         self._pause = RETRY_SECONDS
-        self._from_server, self._from_here = 0, 0
         # Servers keep the first batches for readers that are there when the first of them begins.
         self._linked()
 
-    def producers(self) -> int:
-        """Return the number of threads that wait for batches."""
-        return max(super().producers(), self._prefetch_batches + EXTRA_BATCHES)
-
-    def prepare(self, ids: I64, epoch: int) -> Prepared:
+    def ask(self, ids: I64, epoch: int) -> Answer[dict[str, Any] | None] | None:
         """Ask for the batch."""
         link = self._linked()
-        if link is None:
-            return self._alone.prepare(ids, epoch)
-        answer = link.ask(epoch, ids)
-        return Prepared(ids, epoch, None, {}, {}, {}, answer.result)
-
-    def finish(self, prepared: Prepared) -> Batch:
-        """Wait for the batch; make it here if the server does not."""
-        ids, epoch = prepared.ids, prepared.epoch
-        if prepared.answer is None:
-            return self._counted(self._alone.finish(prepared))
-        began = time.perf_counter()
-        values = prepared.answer()
-        self.timer.add("decode", began)
-        if values is not None and self._tail is not None:
-            values, failures = self._tail.complete(values, ids, epoch)
-            values = None if failures else values
-        if values is None:
-            return self._counted(self._alone.finish(self._alone.prepare(ids, epoch)))
-        with self._lock:
-            self._from_server += 1
-        return Batch({name: values[name] for name in self.plan.names}, ids, [])
-
-    def _counted(self, batch: Batch) -> Batch:
-        with self._lock:
-            self._from_here += 1
-        return batch
+        return None if link is None else link.ask(epoch, ids)
 
     def _linked(self) -> Link | None:
         """Return the connection to the server, which is started where there is none; None without one."""

@@ -183,7 +183,14 @@ def divide(plan: Plan) -> tuple[Plan, Plan | None]:
 
     Raises OptionError where an output cannot be begun by the server.
     """
-    counts = {output.name: _plain_steps(output) for output in plan.outputs}
+    joint = 0
+    while joint < len(plan.joint) and _is_plain(plan.joint[joint].op):
+        joint += 1
+    return divide_at(plan, {output.name: _plain_steps(output) for output in plan.outputs}, joint)
+
+
+def divide_at(plan: Plan, counts: dict[str, int], joint: int) -> tuple[Plan, Plan | None]:
+    """Return the plan of so many steps of each output and joint steps, and that of what follows."""
     first: list[Output] = []
     then: list[Output] = []
     for output in plan.outputs:
@@ -198,9 +205,7 @@ def divide(plan: Plan) -> tuple[Plan, Plan | None]:
                     output, steps=steps[count:], image=None, mover=None, rows_of=None, drawn=None, beside=None
                 )
             )
-    joint = 0
-    while not then and joint < len(plan.joint) and _is_plain(plan.joint[joint].op):
-        joint += 1
+    joint = 0 if then else joint
     tail = Plan(tuple(then), plan.joint[joint:])
     return Plan(tuple(first), plan.joint[:joint]), tail if tail.outputs or tail.joint else None
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DamagedError, exceptions_as
-from ...schema.columns import AnyArray
+from ...schema.columns import AnyArray, as_bytes
 from ...storage import platform
 
 # Of a message in a packet, of one in a file, and descriptors in a packet.
@@ -27,6 +27,9 @@ MAX_PACKET_BYTES, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS = 48 << 10, 256 << 20, 32
 INLINE, IN_FILE = b"i", b"f"
 NUMERIC_KINDS = "biufcSUVMm"
 ALIGNMENT = 64
+Buffer = bytes | memoryview
+# Exceptions that a message of another process may lead to while it becomes values.
+WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
 
 
 class NotPlainError(ValueError):
@@ -37,15 +40,19 @@ class Encoder:
     """Turns values into what JSON can hold, and the bytes behind it."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
         self._size = 0
 
     def dump(self, value: object) -> bytes:
         """Return a value as bytes, which ``Decoder.load`` reads."""
+        text, parts = self.parts(value)
+        return b"".join([struct.pack("<I", len(text)), text, *parts])
+
+    def parts(self, value: object) -> tuple[bytes, list[Buffer]]:
+        """Return a value as JSON, and the bytes behind it; those of arrays are not copied."""
         tree = self.tree(value)
         self.finish()
-        text = json.dumps(tree, separators=(",", ":")).encode()
-        return b"".join([struct.pack("<I", len(text)), text, *self._parts])
+        return json.dumps(tree, separators=(",", ":")).encode(), self._parts
 
     def finish(self) -> None:
         """Complete the entries of values, before they become text."""
@@ -72,14 +79,14 @@ class Encoder:
         return self.custom(value)
 
     def array(self, array: AnyArray) -> Any:
-        span = self._append(np.ascontiguousarray(array).tobytes())
-        return ["array", *span, numeric(array.dtype).str, list(array.shape)]
+        dtype = numeric(array.dtype)
+        return ["array", *self._append(as_bytes(array).data), dtype.str, list(array.shape)]
 
     def custom(self, value: Any) -> Any:
         """Return any other value as JSON; raise NotPlainError if it is none."""
         raise NotPlainError(f"{type(value).__name__} is not plain data")
 
-    def _append(self, data: bytes) -> tuple[int, int]:
+    def _append(self, data: Buffer) -> tuple[int, int]:
         start = self._size
         self._parts.append(data)
         self._size += len(data)
@@ -94,8 +101,7 @@ class Decoder:
 
     def load(self, data: bytes) -> Any:
         """Return the value of a message; raise DamagedError if it is none."""
-        wrong = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
-        with exceptions_as(DamagedError, "not a message of batchplant", *wrong):
+        with exceptions_as(DamagedError, "not a message of batchplant", *WRONG):
             (size,) = struct.unpack_from("<I", data)
             if 4 + size > len(data):
                 raise ValueError("it is cut short")
@@ -137,11 +143,17 @@ class Decoder:
         return self._data[start : start + size]
 
     def make_array(self, start: int, size: int, text: str, shape: list[int]) -> AnyArray:
-        dtype = numeric(np.dtype(text))
-        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
-            raise ValueError("an array has another size")
+        dtype = checked_dtype(text, shape, size)
         # A copy, which belongs to the reader and can be written to.
         return np.frombuffer(bytearray(self._part(start, size)), dtype).reshape(shape)
+
+
+def checked_dtype(text: str, shape: list[int], size: int) -> np.dtype[Any]:
+    """Return the dtype of an array; raise ValueError unless an array of that shape has that size."""
+    dtype = numeric(np.dtype(text))
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
+        raise ValueError("an array has another size")
+    return dtype
 
 
 def numeric(dtype: np.dtype[Any]) -> np.dtype[Any]:

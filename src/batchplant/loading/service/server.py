@@ -1,0 +1,416 @@
+"""A server of batches: answers requests for samples with what a plan makes of them, or with their cells.
+
+It has no state besides open files: each request names its samples, epoch and seed. The plan is the server's
+own; a client names outputs of it, and can send no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+from ...data.reader import Reader
+from ...data.sizes import known_sizes
+from ...errors import BatchplantError, DamagedError, DataError, OptionError
+from ...order.keyed import whole
+from ...schema.columns import I64, Columns, Ragged
+from ...storage import platform
+from ..executor import Executor
+from ..node.wire import NotPlainError
+from ..on_cpu import BufferPool, OnCpu
+from ..plan import Plan, make_plan
+from . import plans
+from .channel import (
+    GREETING_SECONDS,
+    MAX_REQUEST_BYTES,
+    Channel,
+    RefusedError,
+    Security,
+    greet,
+    split_address,
+)
+
+# Of one request: samples, and bytes of its answer. Samples read at a time where sizes are unknown.
+MAX_SAMPLES, MAX_ANSWER_BYTES, READ_SAMPLES = 1 << 20, 1 << 30, 256
+# Connections, requests that are answered at a time, and batches whose memory is kept for the next ones.
+MAX_CONNECTIONS, MAX_AT_ONCE, BUFFERS = 512, 4, 8
+# Executors that are kept: one for each seed, set of outputs and way of decoding.
+MAX_EXECUTORS = 16
+# Samples whose cells tell datasets apart.
+FINGERPRINT_SAMPLES = 16
+# How long requests may take when the server ends; how long a client's load counts.
+END_SECONDS, LOAD_SECONDS = 30.0, 30.0
+
+Message = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Counts:
+    """What a server did so far. seconds: of making answers. load: see ``Server.load``."""
+
+    batches: int = 0
+    samples: int = 0
+    bytes: int = 0
+    errors: int = 0
+    refused: int = 0
+    connections: int = 0
+    waiting: int = 0
+    seconds: float = 0.0
+
+
+def fingerprint(reader: Reader) -> str:
+    """Return a checksum that tells datasets apart on any machine: fields, length, cells of a few samples."""
+    facts = hashlib.blake2b(repr((len(reader), reader.schema.to_json())).encode(), digest_size=16)
+    for sample in np.unique(np.linspace(0, max(0, len(reader) - 1), FINGERPRINT_SAMPLES).astype(np.int64)):
+        for name in reader.schema if len(reader) else ():
+            try:
+                column = reader.read([sample], [name])[name]
+            except DataError as error:
+                facts.update(error.message.encode())
+                continue
+            cell = column[0] if isinstance(column, Ragged) else column
+            facts.update(b"none" if cell is None else np.ascontiguousarray(cell).tobytes())
+    return facts.hexdigest()
+
+
+class Server:
+    """Serves a dataset until ``stop``; ``run`` is the body of the main thread.
+
+    plan: what pipelines it follows, see :mod:`.plans`; without one it ships cells. workers: decoding threads
+    (default: all cores). max_answer_bytes: of one answer; a larger one is refused. report: is called with
+    what happens, in words.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        listener: socket.socket,
+        *,
+        plan: plans.PlanValues | None = None,
+        security: Security | None = None,
+        workers: int | None = None,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.reader, self._listener, self._report = reader, listener, report
+        self._max_answer_bytes = max_answer_bytes
+        self._plan_values, self.plan = plan, None if plan is None else make_plan(reader, *plans.build(plan))
+        self._security = security or Security()
+        self._tls = self._security.context(server=True)
+        self.workers = workers or platform.cpu_count()
+        self._engine = _native.Engine(self.workers, None)
+        self._buffers = BufferPool(BUFFERS)
+        self._at_once = threading.Semaphore(MAX_AT_ONCE)
+        self._lock = threading.Lock()
+        self._executors: dict[object, Executor] = {}
+        self._channels: dict[Channel, threading.Thread] = {}
+        # Load that clients told, and when.
+        self._loads: dict[Channel, tuple[float, float]] = {}
+        self._stopped = False
+        self.counts, self.began = Counts(), time.monotonic()
+        digest = "none" if plan is None else plans.digest(plan)
+        self.identity = {"dataset": fingerprint(reader), "plan": digest}
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Accept clients until ``stop``; then finish the requests that are in flight."""
+        try:
+            while not self._stopped:
+                ready, _, _ = select.select([self._listener], [], [], 0.5)
+                if ready and not self._stopped:
+                    # The client may be gone by now.
+                    with contextlib.suppress(OSError):
+                        self._accept(*self._listener.accept())
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Let ``run`` end. A handler of signals may call it."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+
+    def _end(self) -> None:
+        self._stopped = True
+        self._listener.close()
+        with self._lock:
+            channels = dict(self._channels)
+        for channel in channels:
+            channel.interrupt()
+        deadline = time.monotonic() + END_SECONDS
+        for channel, thread in channels.items():
+            thread.join(max(0.0, deadline - time.monotonic()))
+            channel.close()
+        self._engine.close()
+
+    def _accept(self, connection: socket.socket, address: Any) -> None:
+        with self._lock:
+            if len(self._channels) >= MAX_CONNECTIONS:
+                connection.close()
+                self.counts.refused += 1
+                return
+            channel = Channel(connection)
+            name = f"{address[0]}:{address[1]}"
+            thread = threading.Thread(target=self._serve, args=(channel, name), daemon=True)
+            self._channels[channel] = thread
+            self.counts.connections += 1
+        thread.start()
+
+    def _serve(self, channel: Channel, name: str) -> None:
+        """Answer one connection until it ends: the body of a thread."""
+        try:
+            if self._tls is not None:
+                channel.secure(self._tls, server=True)
+            greet(channel, self._security, self.identity)
+            while not self._stopped:
+                request = channel.receive(MAX_REQUEST_BYTES)
+                answer = self._answer(channel, request)
+                sent = channel.sent
+                channel.send(answer)
+                del answer
+                with self._lock:
+                    self.counts.bytes += channel.sent - sent
+        except EOFError:
+            pass
+        except (OSError, DamagedError, RefusedError, MemoryError) as error:
+            # A client is gone, or sends what is no request: all others go on.
+            self._refuse(name, error)
+        finally:
+            channel.close()
+            with self._lock:
+                del self._channels[channel]
+                self._loads.pop(channel, None)
+                self.counts.connections -= 1
+
+    def _refuse(self, name: str, error: Exception) -> None:
+        if not self._stopped:
+            with self._lock:
+                self.counts.refused += 1
+            self._report(f"{name}: {error}")
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def _answer(self, channel: Channel, request: Any) -> Message:
+        """Return the answer to a request; an error of ours is an answer, too."""
+        handlers = {
+            "describe": self._describe, "facts": self._facts, "cells": self._cells, "batch": self._batch,
+            "where": self._where,
+        }  # fmt: skip
+        if not isinstance(request, dict) or request.get("kind") not in handlers:
+            raise DamagedError("this is no request")
+        load = request.get("load")
+        with self._lock:
+            self.counts.waiting += 1
+            if isinstance(load, float):
+                self._loads[channel] = load, time.monotonic()
+        with self._at_once:
+            began = time.perf_counter()
+            try:
+                return handlers[request["kind"]](request)
+            except (BatchplantError, NotPlainError) as error:
+                location = (getattr(error, name, None) for name in ("path", "sample", "field", "offset"))
+                message = getattr(error, "message", str(error))
+                with self._lock:
+                    self.counts.errors += 1
+                return {"error": [type(error).__name__, message, *location]}
+            except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
+                # What an op does not expect of a hostile request; a sound one gets the same answer from all.
+                raise DamagedError(f"a request that cannot be answered: {error!r}") from None
+            finally:
+                with self._lock:
+                    self.counts.waiting -= 1
+                    self.counts.seconds += time.perf_counter() - began
+
+    def _describe(self, request: Message) -> Message:
+        return {
+            "schema": self.reader.schema.to_json(), "length": len(self.reader), "path": self.reader.path,
+            "window": self.reader.window, "plan": self._plan_values,
+        }  # fmt: skip
+
+    def _facts(self, request: Message) -> Message:
+        """Return what orders need to know of all samples."""
+        name, reader = request["name"], self.reader
+        if name == "blocks":
+            sizes = reader._block_sizes()
+            return {"sizes": sizes, "blocks": reader.blocks() if sizes is None else None}
+        if name == "sizes":
+            return {"sizes": reader.sizes()}
+        if name == "boundaries":
+            return {"boundaries": reader.boundaries()}
+        if name == "cell sizes":
+            return {"sizes": known_sizes(reader, reader._names([request["field"]]), self._samples(request))}
+        raise OptionError(f"a server knows no {name!r}")
+
+    def _where(self, request: Message) -> Message:
+        return {"path": self.reader.where(int(self._samples(request)[0]))}
+
+    def _samples(self, request: Message) -> I64:
+        ids = request["ids"]
+        if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype != np.int64:
+            raise DamagedError("these are no samples")
+        if len(ids) > MAX_SAMPLES:
+            raise OptionError(f"a request is for at most {MAX_SAMPLES:,} samples, not {len(ids):,}")
+        return self.reader._check(ids)
+
+    def _cells(self, request: Message) -> Message:
+        ids, fields = self._samples(request), self.reader._names(request["fields"])
+        step = max(1, len(ids)) if self._check_cells(ids, fields) else READ_SAMPLES
+        parts: list[Columns] = []
+        size = 0
+        for start in range(0, max(1, len(ids)), step):
+            parts.append(self.reader.read(ids[start : start + step], fields))
+            size += sum(map(_bytes_of, parts[-1].values()))
+            self._check_answer(size, len(ids))
+        columns = Columns.concat(parts)
+        with self._lock:
+            self.counts.samples += len(ids)
+        return {"cells": dict(columns)}
+
+    def _check_cells(self, ids: I64, fields: Sequence[str]) -> bool:
+        """Refuse cells that are too large for an answer; return True if that is known."""
+        try:
+            sizes = known_sizes(self.reader, fields, ids)
+        except DataError:
+            return False
+        if sizes is not None:
+            self._check_answer(int(sizes.sum()), len(ids))
+        return sizes is not None
+
+    def _check_answer(self, size: int, samples: int) -> None:
+        if size > self._max_answer_bytes:
+            raise OptionError(
+                f"{samples:,} samples are {size:,} bytes, and an answer has at most "
+                f"{self._max_answer_bytes:,}: use smaller batches"
+            )
+
+    def _batch(self, request: Message) -> Message:
+        """Return the values of a batch; nothing where a sample of it cannot be used."""
+        ids, epoch = self._samples(request), whole("epoch", request["epoch"], 0)
+        executor = self._executor(request)
+        images, columns = executor.plan.images, list(executor.plan.columns)
+        size = sum(
+            len(ids) * int(np.prod(output.image.target.shape)) * output.image.target.dtype.itemsize
+            for output in images
+            if output.image is not None
+        )
+        self._check_answer(size, len(ids))
+        if columns:
+            self._check_cells(ids, columns)
+        try:
+            values = executor.run(ids, epoch).values
+        # The client reads the cells, and meets the same error.
+        except Exception:
+            with self._lock:
+                self.counts.errors += 1
+            return {"failed": True}
+        with self._lock:
+            self.counts.batches += 1
+            self.counts.samples += len(ids)
+        return {"values": {name: values[name] for name in executor.plan.names}}
+
+    def _executor(self, request: Message) -> Executor:
+        """Return the executor of a seed, outputs and options of decoding."""
+        seed, outputs = whole("seed", request["seed"], 0, 2**64 - 1), tuple(request["outputs"])
+        dct, fast_scale = str(request["dct"]), bool(request["fast_scale"])
+        if self.plan is None:
+            raise OptionError("this server has no plan, and ships cells")
+        if dct not in ("accurate", "fast"):
+            raise OptionError(f"dct is accurate or fast, not {dct!r}")
+        key = seed, outputs, dct, fast_scale
+        with self._lock:
+            executor = self._executors.pop(key, None)
+            if executor is None:
+                on_cpu = OnCpu(self._engine, self._buffers, dct=dct, fast_scale=fast_scale)
+                executor = Executor(self.reader, part_of(self.plan, outputs), on_cpu, seed=seed)
+            self._executors[key] = executor
+            while len(self._executors) > MAX_EXECUTORS:
+                del self._executors[next(iter(self._executors))]
+        return executor
+
+    # -- figures -------------------------------------------------------------------------------------------
+
+    @property
+    def load(self) -> float:
+        """Servers that clients need for each that there is: what an autoscaler multiplies their number by."""
+        now = time.monotonic()
+        with self._lock:
+            loads = [load for load, since in self._loads.values() if now - since < LOAD_SECONDS]
+        return max(loads, default=0.0)
+
+    def metrics(self) -> str:
+        """Return figures as text, as Prometheus reads them."""
+        decode, resize = self._engine.seconds
+        counts = self.counts
+        figures = {
+            "batches_total": ("counter", "Batches made.", counts.batches),
+            "samples_total": ("counter", "Samples shipped, decoded or as cells.", counts.samples),
+            "sent_bytes_total": ("counter", "Bytes sent to clients.", counts.bytes),
+            "errors_total": ("counter", "Requests that an error answered.", counts.errors),
+            "refused_total": ("counter", "Connections refused, or ended for what they sent.", counts.refused),
+            "request_seconds_total": ("counter", "Seconds spent on requests.", counts.seconds),
+            "decode_seconds_total": ("counter", "Seconds of decoding threads.", decode + resize),
+            "connections": ("gauge", "Connections of clients.", counts.connections),
+            "requests": ("gauge", "Requests without an answer.", counts.waiting),
+            "workers": ("gauge", "Decoding threads.", self.workers),
+            "load": ("gauge", "Servers that are needed for each that there is.", self.load),
+        }
+        return "".join(
+            f"# HELP batchplant_serve_{name} {text}\n# TYPE batchplant_serve_{name} {kind}\n"
+            f"batchplant_serve_{name} {value}\n"
+            for name, (kind, text, value) in figures.items()
+        )
+
+
+def part_of(plan: Plan, outputs: Sequence[str]) -> Plan:
+    """Return the plan of some of the outputs, without the steps behind pipelines unless it is of all."""
+    by_name = {output.name: output for output in plan.outputs}
+    if missing := [name for name in outputs if name not in by_name]:
+        raise OptionError(f"the plan has no output {missing[0]!r}")
+    if not outputs:
+        raise OptionError("a batch of no outputs")
+    if plan.joint and tuple(outputs) != tuple(by_name):
+        raise OptionError("joint steps need all outputs")
+    return Plan(tuple(by_name[name] for name in dict.fromkeys(outputs)), plan.joint)
+
+
+def _bytes_of(column: Any) -> int:
+    return int(column.offsets[-1] - column.offsets[0]) if isinstance(column, Ragged) else column.nbytes
+
+
+class _MetricsHandler(BaseHTTPRequestHandler):
+    timeout = GREETING_SECONDS
+    server: Any
+
+    def do_GET(self) -> None:
+        is_known = self.path.partition("?")[0] == "/metrics"
+        body = self.server.metrics().encode() if is_known else b"/metrics\n"
+        self.send_response(200 if is_known else 404)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def serve_metrics(address: str, metrics: Callable[[], str]) -> ThreadingHTTPServer:
+    """Serve figures at ``http://ADDRESS/metrics`` from a thread; ``shutdown`` ends it."""
+    host, port = split_address(address)
+    server: Any = ThreadingHTTPServer((host, port), _MetricsHandler)
+    server.metrics, server.daemon_threads = metrics, True
+    threading.Thread(target=server.serve_forever, name="batchplant-metrics", daemon=True).start()
+    http_server: ThreadingHTTPServer = server
+    return http_server
