@@ -74,6 +74,14 @@ data = bp.open({"x": [0, 1, 2, 3, 4]})
 print([sample["x"].tolist() for sample in bp.Windows(data, 3)])""",
         "[[0, 1, 2], [1, 2, 3], [2, 3, 4]]",
     ),
+    "data/DeltaWindows": (
+        """\
+import batchplant as bp
+
+data = bp.open({"x": [0, 1, 2, 3, 4]})
+print(bp.DeltaWindows(data, {"x": [-1, 0, 1]})[0])""",
+        "{'x': array([0, 0, 1]), 'x_is_pad': array([ True, False, False])}",
+    ),
     "data/concat": (
         """\
 import batchplant as bp

@@ -62,7 +62,7 @@ MEDIA, MEDIA_IN = {"sound", "clip"}, ("audiofolder", "videofolder", "webdataset"
 # What we do not write.
 READ_ONLY = {
     "pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model",
-    "tiff": GOLDEN / "tiff" / "stack.tif",
+    "tiff": GOLDEN / "tiff" / "stack.tif", "video": GOLDEN / "video" / "h264.mp4",
 }  # fmt: skip
 
 # Other ways to write a format: the suffix, and options.

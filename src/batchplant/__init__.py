@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .data.patches import Patches, VideoClips, VolumePatches
     from .data.reader import Reader
     from .data.split import split
-    from .data.windows import Windows
+    from .data.windows import DeltaWindows, Windows
     from .data.writer import WriteOptions, Writer
     from .errors import (
         AccessError,
@@ -110,7 +110,7 @@ _NAMES_BY_MODULE = {
     "data.patches": "Patches VideoClips VolumePatches",
     "data.reader": "Reader",
     "data.split": "split",
-    "data.windows": "Windows",
+    "data.windows": "DeltaWindows Windows",
     "data.writer": "WriteOptions Writer",
     "errors": (
         "AccessError BatchplantError BusyError DamagedError DataError DecodeError EncodeError "
@@ -217,6 +217,7 @@ __all__ = [
     "DecodeError",
     "DecodeOptions",
     "DecodedCache",
+    "DeltaWindows",
     "Duration",
     "EncodeError",
     "ExistsError",

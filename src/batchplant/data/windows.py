@@ -29,7 +29,7 @@ from ..schema.columns import (
     take_cells,
 )
 from ..storage.patterns import may_be_shards
-from ..storage.spans import Spans
+from ..storage.spans import Spans, concat_known
 from .keys import same_cells
 from .reader import Reader, open_reader
 
@@ -305,3 +305,122 @@ class Windows(Reader):
 
     def close(self) -> None:
         self.base.close()
+
+
+class DeltaWindows(Windows):
+    """Each row of a dataset with rows around it: ``deltas={"action": [0, 1, 2], "state": [-1, 0]}``.
+
+    source: a reader, or the path of one. deltas: for each field that becomes a Tensor, which rows of it a
+    sample has, counted from its own; the other fields keep their kind. fps: deltas are seconds, and rows are
+    so many a second. group: the fields that tell episodes apart, where the source does not by itself
+    (:meth:`Reader.boundaries`).
+
+    A sample has the rows of its own episode only. Where the episode has none, its first or last row stands,
+    and the field ``NAME_is_pad``, a Tensor("bool"), says so. Only the rows of a field that its deltas name
+    are read, each once in a batch.
+
+    Raises: OptionError for a delta that is no whole number of rows; SchemaError for fields whose rows cannot
+    be stacked; FieldNameError where there is no such field.
+    """
+
+    format = "delta-windows"
+    # Part of a row that a delta in seconds may be off.
+    tolerance: ClassVar[float] = 0.01
+
+    def __init__(
+        self,
+        source: Reader | str | os.PathLike[str],
+        deltas: Mapping[str, Sequence[float]],
+        *,
+        fps: float | None = None,
+        group: str | Sequence[str] | None = None,
+    ) -> None:
+        self.base = base = source if isinstance(source, Reader) else open_reader(source)
+        self.path, self._pad, self.length = base.path, "repeat", len(base)
+        with located(path=self.path):
+            self._groups = base._names([group] if isinstance(group, str) else list(group or ()))
+            names = base._names(list(deltas))
+            self._deltas = {name: self._rows_apart(name, deltas[name], fps or 1) for name in names}
+            self.schema = self._schema(tuple(base.schema))
+            self._boundaries = base.boundaries()
+            self._order, self._starts = self._runs_of(None, False)
+
+    def _rows_apart(self, name: str, deltas: Sequence[float], fps: float) -> I64:
+        values = np.asarray(deltas, dtype=np.float64).reshape(-1) * fps
+        rows = np.rint(values).astype(np.int64)
+        off = np.abs(values - rows) > self.tolerance
+        if off.any() or not len(rows):
+            why = (
+                f"{np.asarray(deltas)[off][0]} is no whole number of rows" if len(rows) else "there are none"
+            )
+            raise OptionError(f"deltas of {name!r}: {why}", field=name)
+        return rows
+
+    def _schema(self, fields: Sequence[str]) -> Schema:
+        schema: dict[str, Field] = {}
+        for name in fields:
+            schema[name] = self.base.schema[name]
+            if name in self._deltas:
+                shape, dtype = self._shape_of(name, schema[name])
+                schema[name] = Tensor(dtype, (len(self._deltas[name]), *shape))
+        for name, rows in self._deltas.items():
+            if f"{name}_is_pad" in schema:
+                raise SchemaError(f"there is a field {name}_is_pad already; rename() it first")
+            schema[f"{name}_is_pad"] = Tensor("bool", (len(rows),))
+        return Schema(schema)
+
+    def _around(self, indices: I64, deltas: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
+        """Return the rows at deltas from others, and flags of those that are real."""
+        groups = np.searchsorted(self._starts, indices, side="right") - 1
+        rows = indices[:, None] + deltas
+        inside = np.clip(rows, self._starts[groups][:, None], self._starts[groups + 1][:, None] - 1)
+        return inside, inside == rows
+
+    def _parts(self, fields: Sequence[str]) -> dict[tuple[int, ...] | None, list[str]]:
+        """Return the fields of the base that have the same deltas; None: no deltas."""
+        parts: dict[tuple[int, ...] | None, list[str]] = {}
+        for name in fields:
+            if name in self.base.schema:
+                deltas = tuple(self._deltas[name].tolist()) if name in self._deltas else None
+                parts.setdefault(deltas, []).append(name)
+        return parts
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        columns = Columns()
+        for deltas, names in self._parts(fields).items():
+            if deltas is None:
+                columns.update(self.base._read(indices, names))
+                continue
+            rows, real = self._around(indices, np.array(deltas))
+            used, back = np.unique(rows, return_inverse=True)
+            part = masked(self.base.schema, self.base._read(used, names))
+            for name in names:
+                columns[name] = self._window(name, part[name], used, back.reshape(rows.shape), real)
+        for name in fields:
+            if name not in columns:
+                deltas_of_field = self._deltas[name.removesuffix("_is_pad")]
+                columns[name] = ~self._around(indices, deltas_of_field)[1]
+        return Columns((name, columns[name]) for name in fields)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        ranges = []
+        for deltas, names in self._parts(fields).items():
+            rows = indices if deltas is None else np.unique(self._around(indices, np.array(deltas))[0])
+            ranges.append(self.base._ranges(names, rows))
+        return concat_known(ranges)
+
+    def boundaries(self) -> I64:
+        return self._starts[1:-1]
+
+    def blocks(self) -> I64 | None:
+        return self.base.blocks()
+
+    def sizes(self) -> I64 | None:
+        return self.base.sizes()
+
+    def where(self, sample: int) -> str:
+        return self.base.where(sample)
+
+    def facts(self) -> dict[str, object]:
+        deltas = {name: rows.tolist() for name, rows in self._deltas.items()}
+        return {**self.base.facts(), "episodes": len(self._starts) - 1, "deltas": deltas}

@@ -41,6 +41,7 @@ OUTLINES: dict[str, Outline] = {
     "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),
     "tiff": Outline((".tif", ".tiff", ".btf")),
     "tokens": Outline((), side_cars=("{name}.tokens.json",)),
+    "video": Outline((".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")),
     "videofolder": Outline((), folder=True, media="video"),
     "voc": Outline((".voc",), folder=True),
     "webdataset": Outline((".tar", ".tar.gz", ".tgz"), side_cars=("{stem}.idx",)),

@@ -155,6 +155,12 @@ class Located(NamedTuple):
         return Located(self.bases, np.ascontiguousarray(self.base[rows]), start, size, shape)
 
 
+def concat_known(parts: Sequence[Spans | None]) -> Spans | None:
+    """The cells of all parts, as :func:`concat_spans`; None if there is no part, or one is unknown."""
+    spans = [part for part in parts if part is not None]
+    return concat_spans(spans) if spans and len(spans) == len(parts) else None
+
+
 # A source, a start and a size.
 SourceRun = tuple[Source, int, int]
 

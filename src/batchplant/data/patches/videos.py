@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import numpy as np
 
-from ...codecs.media.video import Index, index_of
-from ...codecs.media.video.frames import check_clip, each_frame, rotation_of
-from ...errors import BatchplantError, DataError, DecodeError, OptionError, Problem, SchemaError, located
-from ...order import default_threads
+from ...codecs.media.video import VideoSpan, index_of
+from ...codecs.media.video.frames import Frames, check_clip, fill_frames, rotation_of
+from ...errors import DataError, DecodeError, OptionError, Problem, SchemaError, located
 from ...order.keyed import whole
 from ...schema import Bytes, Field, Int, Schema, Tensor, Video
 from ...schema.columns import I64, U8, Columns, Ragged, starts_of, take_cells
 from ...storage import index
-from ...storage.spans import Spans
+from ...storage.spans import Spans, concat_known
 from ..reader import Reader, open_reader
 
 START, VIDEO_ID = "start", "video_id"
@@ -174,23 +172,22 @@ class VideoClips(Reader):
 
     def _video_facts(self, reader: Reader, number: int) -> tuple[int, int, int]:
         """Return frames, height and width of a video."""
-        data = self._data(reader._read(np.array([number]), (self._field,)), 0)
+        (data,) = self._videos(reader, np.array([number]))
         if data is None:
             return 0, 0, 0
         facts = index_of(data)
-        height, width = self._size_of(data, facts)
-        return len(facts.times), height, width
-
-    def _size_of(self, data: memoryview, facts: Index) -> tuple[int, int]:
         turned = self._upright and round(rotation_of(data, facts) / 90) % 2
-        return (facts.width, facts.height) if turned else (facts.height, facts.width)
+        return len(facts.times), *((facts.width, facts.height) if turned else (facts.height, facts.width))
 
-    def _data(self, columns: Columns, row: int) -> memoryview | None:
-        """Return the bytes of a video; None if it is missing."""
-        column = columns[self._field]
+    def _videos(self, reader: Reader, numbers: I64) -> list[VideoSpan | memoryview | None]:
+        """Return the bytes of videos, in place if they have spans; None for those that are missing."""
+        spans = reader._spans(self._field, numbers)
+        if spans is not None:
+            return [*videos_of(spans)]
+        column = reader._read(numbers, (self._field,))[self._field]
         assert isinstance(column, Ragged)
-        cell = column[row]
-        return None if cell is None else np.ascontiguousarray(cell).data
+        cells = (column[row] for row in range(len(numbers)))
+        return [None if cell is None else np.ascontiguousarray(cell).data for cell in cells]
 
     def _locate(self, indices: I64) -> tuple[I64, I64]:
         """Return the video of each clip, and its first frame."""
@@ -201,55 +198,61 @@ class VideoClips(Reader):
         videos, starts = self._locate(indices)
         used, back = np.unique(videos, return_inverse=True)
         computed = {START: starts, VIDEO_ID: videos}
-        base = self.base._read(used, tuple(name for name in fields if name not in computed))
+        names = tuple(name for name in fields if name not in computed and name != self._field)
+        base = self.base._read(used, names)
         columns = Columns()
         for name in fields:
             if name in computed:
                 columns[name] = computed[name]
             elif name == self._field:
-                columns[name] = self._clips(base, indices, used, back, starts)
+                columns[name] = self._clips(indices, used, back, starts)
             else:
                 columns[name] = take_cells(base[name], back)
         return columns
 
-    def _clips(self, base: Columns, indices: I64, used: I64, back: I64, starts: I64) -> U8:
+    def _clips(self, indices: I64, used: I64, back: I64, starts: I64) -> U8:
         cell = self.schema[self._field].cell
         assert cell is not None
         clips: U8 = np.empty((len(indices), *cell[1]), dtype=np.uint8)
-
-        def decode(number: int) -> None:
+        numbers = self._numbers(self._facts[used[back], 0], starts)
+        videos = self._videos(self.base, used)
+        requests = []
+        for number, data in enumerate(videos):
             rows = np.flatnonzero(back == number)
-            try:
-                data = self._data(base, number)
+            path = self.base.where(int(used[number]))
+            with located(path=path, sample=int(indices[rows[0]]), field=self._field):
                 if data is None:
                     raise DecodeError("the video is missing")
-                for row, position, frame in self._decoded(data, int(used[number]), starts[rows]):
-                    clips[rows[row], position] = frame
-            except BatchplantError as error:
-                error.sample = int(indices[rows[0]])
-                raise error.at(path=self.base.where(int(used[number])), field=self._field) from None
-
-        # FFmpeg runs without the GIL. No thread outlives the call, so that none is lost by a fork.
-        with ThreadPoolExecutor(min(len(used), default_threads()) or 1) as pool:
-            list(pool.map(decode, range(len(used))))
+                frames, total = len(index_of(data).times), int(self._facts[used[number], 0])
+                if frames != total:
+                    raise DecodeError(f"the video has {frames} frames, and had {total} when it was opened")
+            places = (rows[:, None] * self._frames + np.arange(self._frames)).reshape(-1)
+            requests.append(
+                Frames(data, path, numbers[rows].reshape(-1), places, indices[places // self._frames])
+            )
+        flat = clips.reshape(-1, *cell[1][1:])
+        fill_frames(flat, requests, size=self._size, upright=self._upright, field=self._field)
         return clips
 
-    def _decoded(self, data: memoryview, video: int, starts: I64) -> Iterator[tuple[I64, I64, U8]]:
-        """Yield each frame of the clips: the clips that show it, its positions there, and its image."""
-        facts, total = index_of(data), int(self._facts[video, 0])
-        if len(facts.times) != total:
-            raise DecodeError(f"the video has {len(facts.times)} frames, and had {total} when it was opened")
-        height, width = self.schema[self._field].shape[1:3]  # type: ignore[attr-defined]
-        numbers = np.minimum(starts[:, None] + np.arange(self._frames) * self._step, total - 1)
-        frames = each_frame(data, facts, numbers.reshape(-1), size=self._size, upright=self._upright)
-        for places, frame in frames:
-            if frame.shape != (height, width, 3):
-                raise DecodeError(f"its frames are {frame.shape[1]}×{frame.shape[0]}, not {width}×{height}")
-            yield *np.divmod(places, self._frames), frame
+    def _numbers(self, totals: I64, starts: I64) -> I64:
+        """Return the frames of clips that begin at these frames of videos with ``totals`` frames."""
+        numbers = starts[:, None] + np.arange(self._frames) * self._step
+        return np.asarray(np.minimum(numbers, totals[:, None] - 1), dtype=np.int64)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        base_fields = [name for name in fields if name in self.base.schema]
-        return self.base._ranges(base_fields, np.unique(self._locate(indices)[0]))
+        videos, starts = self._locate(indices)
+        used, back = np.unique(videos, return_inverse=True)
+        names = [name for name in fields if name in self.base.schema and name != self._field]
+        ranges = [self.base._ranges(names, used)] if names else []
+        spans = self.base._spans(self._field, used) if self._field in fields else None
+        if spans is None:
+            return self.base._ranges([name for name in fields if name in self.base.schema], used)
+        numbers = self._numbers(self._facts[videos, 0], starts)
+        for number, data in enumerate(videos_of(spans)):
+            if data is not None:
+                runs = data.runs(numbers[back == number].reshape(-1))
+                ranges.append(Spans([spans.sources[spans.file[number]]], *runs))
+        return concat_known(ranges)
 
     def blocks(self) -> I64 | None:
         """Return the video of each clip."""
@@ -268,6 +271,14 @@ class VideoClips(Reader):
 
     def close(self) -> None:
         self.base.close()
+
+
+def videos_of(spans: Spans) -> list[VideoSpan | None]:
+    """Return videos by where they lie; None for those that are missing."""
+    places = zip(spans.file.tolist(), spans.start.tolist(), spans.size.tolist(), strict=True)
+    return [
+        VideoSpan(spans.sources[file], start, size) if size >= 0 else None for file, start, size in places
+    ]
 
 
 def _pair(size: int | Sequence[int] | None) -> tuple[int, int] | None:

@@ -18,9 +18,21 @@ from .. import audio
 from .container import ENCODINGS, SUFFIXES, Header, encoding_of, guarded, header, opened, pyav, sound_of
 from .encode import encode
 from .frames import check_frames, read_frames, rotation_of
-from .index import Index, index_of
+from .index import Index, VideoSpan, index_of
 
-__all__ = ["ENCODINGS", "SUFFIXES", "Clip", "Header", "Index", "encode", "encoding_of", "header", "index_of"]
+__all__ = [
+    "ENCODINGS",
+    "SUFFIXES",
+    "Clip",
+    "Header",
+    "Index",
+    "VideoSpan",
+    "encode",
+    "encoding_of",
+    "header",
+    "index_of",
+    "sound_format",
+]
 
 
 # Seconds that decoders of sound need to settle: MP3 and AAC refer back, Opus asks for 80 ms.
@@ -75,11 +87,7 @@ class Clip(bytes):
     @property
     def times(self) -> npt.NDArray[np.float64]:
         """The second at which each frame is shown; the first at 0."""
-        index = self._index
-        if not index.timed:
-            return np.arange(len(index.times)) / index.fps
-        seconds: npt.NDArray[np.float64] = (index.times - index.times[0]) * float(index.base)
-        return seconds
+        return self._index.seconds
 
     @functools.cached_property
     def rotation(self) -> int:
@@ -89,11 +97,15 @@ class Clip(bytes):
     @property
     def audio_rate(self) -> int | None:
         """Samples a second of the sound; None where there is none."""
-        return None if self._index.sound is None else self._index.sound[0]
+        return None if self._sound is None else self._sound[0]
 
     @property
     def audio_channels(self) -> int | None:
-        return None if self._index.sound is None else self._index.sound[1]
+        return None if self._sound is None else self._sound[1]
+
+    @functools.cached_property
+    def _sound(self) -> tuple[int, int] | None:
+        return sound_format(memoryview(self))
 
     def read(
         self,
@@ -149,6 +161,16 @@ class Clip(bytes):
         return f"<Clip: {self.encoding or 'unknown'}, {len(self)} bytes>"
 
     __str__ = __repr__
+
+
+def sound_format(data: memoryview) -> tuple[int, int] | None:
+    """Return rate and channels of the sound; None where there is none, or the file does not tell."""
+    with opened(data) as container:
+        decoder = container.streams.audio[0].codec_context if container.streams.audio else None
+        # Sound that cannot be decoded is a matter of who asks for it.
+        if decoder is None or not decoder.rate or not decoder.channels:
+            return None
+        return int(decoder.rate), int(decoder.channels)
 
 
 def wanted(total: int, start: int, frames: int | None, stride: int) -> I64:

@@ -140,7 +140,15 @@ def video_of(container: Any, codecs: frozenset[str] = VIDEO_CODECS) -> Any:
     codec = stream.codec_context
     if codec is None or codec.name not in codecs:
         raise DecodeError(f"no decoder for this video ({'unknown' if codec is None else codec.name})")
-    width, height = codec.width, codec.height
+    check_frame(codec.width, codec.height)
+    one_thread(codec)
+    # A size that stands further on in the stream is held to the same.
+    codec.options = {**codec.options, "max_pixels": str(frame_limit())}
+    return stream
+
+
+def check_frame(width: int, height: int) -> None:
+    """Raise a DecodeError where frames have no size, or more pixels than are allowed."""
     if width < 1 or height < 1:
         raise DecodeError("the video does not give its size")
     if width * height > frame_limit():
@@ -148,10 +156,6 @@ def video_of(container: Any, codecs: frozenset[str] = VIDEO_CODECS) -> Any:
             f"frames of {width}×{height} are more than {frame_limit():,} pixels;"
             f" the environment variable {FRAME_VARIABLE} allows more"
         )
-    one_thread(codec)
-    # A size that stands further on in the stream is held to the same.
-    codec.options = {**codec.options, "max_pixels": str(frame_limit())}
-    return stream
 
 
 def sound_of(container: Any) -> Any:

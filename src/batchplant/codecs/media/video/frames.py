@@ -8,21 +8,38 @@ time, and decoding starts at the beginning of the file.
 
 from __future__ import annotations
 
+import collections
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import DecodeError, OptionError
-from ....schema.columns import I64, U8
-from .container import CLIP_VARIABLE, clip_limit, frame_limit, guarded, opened, pyav, video_of
-from .index import UNKNOWN, Index
+from ....errors import DecodeError, OptionError, located
+from ....order import default_threads
+from ....schema.columns import I64, U8, Ragged
+from .container import (
+    CLIP_VARIABLE,
+    check_frame,
+    clip_limit,
+    frame_limit,
+    guarded,
+    one_thread,
+    opened,
+    pyav,
+    video_of,
+)
+from .index import UNKNOWN, Bytes, Index, VideoSpan, groups_of, index_of, whole_of
 
-# A keyframe so few frames ahead is reached sooner by going on: the decoder has them already.
-NEAR = 4
 # Decoders of FFmpeg that can be told with every packet to leave out what is no reference for others.
 SKIPPING = ("h264", "hevc")
+# Decoders that wait for the next video with the same configuration.
+MAX_IDLE = 16
+
+_idle: collections.deque[tuple[Hashable, object]] = collections.deque(maxlen=MAX_IDLE)
+os.register_at_fork(after_in_child=_idle.clear)
 
 
 class _LostError(Exception):
@@ -42,7 +59,7 @@ def sized(size: int | Sequence[int] | None, index: Index) -> tuple[int, int]:
 
 
 def read_frames(
-    data: memoryview,
+    data: Bytes,
     index: Index,
     numbers: I64,
     *,
@@ -60,6 +77,72 @@ def read_frames(
     return out
 
 
+class Frames(NamedTuple):
+    """Frames of one video: their numbers, the rows of an array that they go to, the sample of each row."""
+
+    data: Bytes
+    path: str
+    numbers: I64
+    rows: I64
+    samples: I64
+
+
+def fill_frames(
+    out: U8,
+    requests: Sequence[Frames],
+    *,
+    size: int | Sequence[int] | None = None,
+    upright: bool = False,
+    field: str | None = None,
+) -> None:
+    """Decode frames of videos into ``out``, an array (rows, height, width, 3).
+
+    A frame is decoded once, however often it is asked for. What follows one keyframe is decoded on a thread
+    of its own: FFmpeg runs without the GIL. No thread outlives the call, so that none is lost by a fork.
+
+    Raises: DecodeError, with path, sample and field, for what cannot be decoded, and for another size.
+    """
+
+    def divide(request: Frames) -> list[tuple[Frames, Index]]:
+        with located(path=request.path, sample=int(request.samples[0]), field=field):
+            index = index_of(request.data)
+            distinct, back = np.unique(request.numbers, return_inverse=True)
+            if len(distinct) and not 0 <= distinct[0] <= distinct[-1] < len(index.times):
+                raise DecodeError(
+                    f"the video has {len(index.times)} frames, and frame {distinct[-1]} is needed"
+                )
+            if index.stored is None:
+                return [(request, index)]
+            ends = np.cumsum([len(part) for _, part, _, _ in groups_of(index, distinct)])
+            group = np.searchsorted(ends, back, side="right")
+            chosen = [np.flatnonzero(group == number) for number in range(len(ends))]
+            return [
+                (
+                    request._replace(
+                        numbers=request.numbers[which],
+                        rows=request.rows[which],
+                        samples=request.samples[which],
+                    ),
+                    index,
+                )
+                for which in chosen
+            ]
+
+    def decode(task: tuple[Frames, Index]) -> None:
+        request, index = task
+        with located(path=request.path, sample=int(request.samples[0]), field=field):
+            for places, image in each_frame(request.data, index, request.numbers, size=size, upright=upright):
+                if image.shape != out.shape[1:]:
+                    sides = [f"{shape[1]}×{shape[0]}" for shape in (image.shape, out.shape[1:])]
+                    raise DecodeError(f"its frames are {sides[0]}, not {sides[1]}")
+                out[request.rows[places]] = image
+
+    with ThreadPoolExecutor(min(len(requests), default_threads()) or 1) as pool:
+        tasks = [task for tasks in pool.map(divide, requests) for task in tasks]
+    with ThreadPoolExecutor(min(len(tasks), default_threads()) or 1) as pool:
+        list(pool.map(decode, tasks))
+
+
 def check_clip(frames: int, height: int, width: int) -> None:
     if frames * height * width > clip_limit():
         raise DecodeError(
@@ -69,7 +152,7 @@ def check_clip(frames: int, height: int, width: int) -> None:
 
 
 def each_frame(
-    data: memoryview,
+    data: Bytes,
     index: Index,
     numbers: I64,
     *,
@@ -85,7 +168,8 @@ def each_frame(
     reformatter = pyav().video.reformatter.VideoReformatter()
     shape: tuple[int, ...] | None = None
     for position, frame in enumerate(_decoded(data, index, distinct)):
-        turns = round(frame.rotation / 90) % 4 if upright else 0
+        rotation = frame.rotation if index.rotation is None else index.rotation
+        turns = round(rotation / 90) % 4 if upright else 0
         # The size is that of the image as it is returned.
         high, wide = (width, height) if turns % 2 and size is not None else (height, width)
         image = np.rot90(_image(reformatter, frame, high, wide), turns)
@@ -95,14 +179,16 @@ def each_frame(
         yield np.flatnonzero(back == position), image
 
 
-def check_frames(data: memoryview, index: Index) -> None:
+def check_frames(data: Bytes, index: Index) -> None:
     """DecodeError where one of the frames cannot be decoded."""
     for _ in _decoded(data, index, np.arange(len(index.times)), seek=False):
         pass
 
 
-def rotation_of(data: memoryview, index: Index) -> int:
+def rotation_of(data: Bytes, index: Index) -> int:
     """Degrees, against the clock, that the first frame has to be turned by."""
+    if index.rotation is not None:
+        return index.rotation
     for frame in _decoded(data, index, np.zeros(1, dtype=np.int64)):
         return int(frame.rotation)
     raise AssertionError
@@ -121,28 +207,68 @@ def _image(reformatter: Any, frame: Any, height: int, width: int) -> U8:
         return rows[:height, : 3 * width].reshape(height, width, 3)
 
 
-def _decoded(data: memoryview, index: Index, numbers: I64, *, seek: bool = True) -> Iterator[Any]:
+def _decoded(data: Bytes, index: Index, numbers: I64, *, seek: bool = True) -> Iterator[Any]:
     """The wanted frames (ascending numbers), each decoded once."""
     done, lost = 0, False
     if seek and index.seekable:
         try:
-            with opened(data, checked=True) as container:
-                for frame in _Track(container, index).frames(numbers, seek=True):
-                    yield frame
-                    done += 1
+            for frame in _frames(data, index, numbers, seek=True):
+                yield frame
+                done += 1
             return
         except _LostError:
             lost = True
     try:
-        with opened(data, checked=True) as container:
-            for frame in _Track(container, index).frames(numbers[done:], seek=False):
-                yield frame
-                done += 1
+        for frame in _frames(data, index, numbers[done:], seek=False):
+            yield frame
+            done += 1
     except _LostError as error:
         raise DecodeError(f"frame {numbers[done]} of {len(index.times)}: {error}") from None
     if lost:
         # What is marked as keyframes are none.
         index.seekable = False
+
+
+def _frames(data: Bytes, index: Index, numbers: I64, *, seek: bool) -> Iterator[Any]:
+    if index.stored is None:
+        with opened(whole_of(data), checked=True) as container:
+            yield from _Track(container, index).frames(numbers, seek=seek)
+        return
+    check_frame(index.width, index.height)
+    key = index.codec, index.stored.extradata, index.stored.colour, frame_limit()
+    decoder = _idle_decoder(key) or _decoder_of(index)
+    yield from _FedTrack(data, index, decoder).frames(numbers, seek=seek)
+    # After an error it is not used again.
+    decoder.flush_buffers()
+    _idle.append((key, decoder))
+
+
+def _idle_decoder(key: Hashable) -> Any:
+    """Return a decoder with this configuration that nobody uses; None if there is none."""
+    for _ in range(MAX_IDLE):
+        try:
+            configuration, decoder = _idle.pop()
+        except IndexError:
+            return None
+        if configuration == key:
+            return decoder
+        _idle.appendleft((configuration, decoder))
+    return None
+
+
+def _decoder_of(index: Index) -> Any:
+    stored = index.stored
+    assert stored is not None
+    with guarded("no decoder for this video"):
+        decoder = pyav().CodecContext.create(index.codec, "r")
+        decoder.extradata = stored.extradata or None
+        decoder.options = {"max_pixels": str(frame_limit())}
+        if stored.colour is not None:
+            *names, full = stored.colour
+            decoder.color_primaries, decoder.color_trc, decoder.colorspace = names
+            decoder.color_range = 1 + full
+        one_thread(decoder)
+    return decoder
 
 
 class _Track:
@@ -151,53 +277,48 @@ class _Track:
     def __init__(self, container: Any, index: Index) -> None:
         self._container, self._index = container, index
         self._stream = video_of(container)
+        self._decoder = self._stream.codec_context
         self._times: set[int] | None = None
 
     def frames(self, numbers: I64, *, seek: bool) -> Iterator[Any]:
         """The frames of these ascending numbers."""
         index = self._index
-        if index.timed and self._stream.codec_context.codec.name in SKIPPING:
+        if index.timed and index.codec in SKIPPING:
             self._times = set(index.times[numbers].tolist())
-        keys = np.zeros(len(numbers), dtype=np.int64)
-        if seek:
-            after = np.searchsorted(index.key_times, index.times[numbers], side="right")
-            keys = np.maximum(after - 1, 0)
-        # The first frame that comes from each keyframe.
-        firsts = np.searchsorted(index.times, index.key_times[keys]) if seek else keys
-        flow: Iterator[tuple[int, Any]] = iter(())
-        last: int | None = None
-        for number, key, first in zip(numbers.tolist(), keys.tolist(), firsts.tolist(), strict=True):
-            if last is None or first > last + NEAR:
-                flow = self._flow(key)
-            last = number
-            for frame_number, frame in flow:
-                if frame_number == number:
-                    yield frame
-                    break
-                if frame_number > number:
+        for key, part, _, stop in groups_of(index, numbers, seek=seek):
+            flow = self._flow(key, stop)
+            for number in part.tolist():
+                for frame_number, frame in flow:
+                    if frame_number == number:
+                        yield frame
+                        break
+                    if frame_number > number:
+                        raise _LostError("the decoder does not give this frame")
+                else:
                     raise _LostError("the decoder does not give this frame")
-            else:
-                raise _LostError("the decoder does not give this frame")
 
-    def _flow(self, key: int) -> Iterator[tuple[int, Any]]:
-        """(number, frame) from a keyframe on, all of them."""
+    def _flow(self, key: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """(number, frame) from a keyframe on, all of them up to packet ``stop`` at least."""
         index = self._index
         floor = int(index.packets[index.keys[key]])
         count, started = 0, key == 0
-        for packet in self._packets(key):
+        for packet in self._packets(key, stop):
             if self._times is not None:
                 # A frame that no other one needs is only decoded if it is wanted itself.
                 needed = packet.pts is None or packet.pts in self._times
-                self._stream.codec_context.skip_frame = "DEFAULT" if needed else "NONREF"
+                self._decoder.skip_frame = "DEFAULT" if needed else "NONREF"
             try:
-                frames = packet.decode()
+                frames = self._decoder.decode(packet)
             # Decoders raise many kinds on damaged bytes.
             except Exception as error:
                 # Frames that are shown before the keyframe may need what lies before it.
                 if index.timed and packet.pts is not None and packet.pts < floor:
                     continue
                 message = getattr(error, "strerror", None) or type(error).__name__
-                raise _LostError(f"{message} (byte {packet.pos} of the video)") from None
+                position = (
+                    packet.pos if index.stored is None else index.stored.starts[index.place(packet.pts)]
+                )
+                raise _LostError(f"{message} (byte {position} of the video)") from None
             for frame in frames:
                 if not index.timed:
                     number, count = count, count + 1
@@ -213,8 +334,8 @@ class _Track:
                 if not index.timed or (number < len(index.times) and index.times[number] == frame.pts):
                     yield number, frame
 
-    def _packets(self, key: int) -> Iterator[Any]:
-        """Packets from a keyframe on."""
+    def _packets(self, key: int, stop: int) -> Iterator[Any]:
+        """Packets from a keyframe on; the last is empty, and drains the decoder."""
         index = self._index
         start = int(index.keys[key])
         try:
@@ -241,3 +362,32 @@ class _Track:
             message = getattr(error, "strerror", None) or type(error).__name__
             raise _LostError(f"{message} (on the way to a keyframe)") from None
         raise _LostError("its keyframe cannot be reached")
+
+
+class _FedTrack(_Track):
+    """A video whose packets are read from where its tables say that they lie."""
+
+    def __init__(self, data: Bytes, index: Index, decoder: Any) -> None:
+        self._data, self._index, self._decoder = data, index, decoder
+        self._times = None
+
+    def _packets(self, key: int, stop: int) -> Iterator[Any]:
+        index, stored = self._index, self._index.stored
+        assert stored is not None
+        first = int(index.keys[key])
+        # It may have been drained before.
+        self._decoder.flush_buffers()
+        starts, sizes = stored.starts[first:stop], stored.sizes[first:stop]
+        cells: Ragged | list[memoryview]
+        if isinstance(self._data, VideoSpan):
+            cells = self._data.gather(starts, sizes)
+        else:
+            ends = (starts + sizes).tolist()
+            cells = [self._data[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        packet_of = pyav().Packet
+        for number, time in enumerate(index.packets[first:stop].tolist()):
+            packet = packet_of(cells[number])
+            packet.pts, packet.time_base = time, index.base
+            packet.is_keyframe = not number
+            yield packet
+        yield packet_of()

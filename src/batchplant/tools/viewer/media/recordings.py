@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....codecs import audio, image
-from ....codecs.media.video import Index, encoding_of, index_of
+from ....codecs.media.video import Index, encoding_of, index_of, sound_format
 from ....codecs.media.video.frames import read_frames, rotation_of
 from ....schema.columns import I64, U8
 from ... import Array, Document
@@ -159,7 +159,7 @@ def video_facts(movie: Movie) -> Document:
     return {
         "encoding": encoding, "codec": index.codec, "fps": index.fps, "frames": movie.frames,
         "width": width, "height": height, "seconds": index.duration,
-        "sound": index.sound is not None, "plays": encoding in MEDIA_TYPES,
+        "sound": sound_format(movie.data.data) is not None, "plays": encoding in MEDIA_TYPES,
     }  # fmt: skip
 
 
