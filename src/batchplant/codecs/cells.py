@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import operator
@@ -28,6 +29,8 @@ Shape = tuple[int, ...] | None
 
 def own_value(value: Any) -> Any:
     """Return the value, copied if the caller could change it later."""
+    if value is None or type(value) in (int, float, str, bytes, bool):
+        return value
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, bytearray | memoryview):
@@ -40,6 +43,18 @@ def own_value(value: Any) -> Any:
     # The worker that encodes it will get the same error, and say which sample it was.
     except Exception:
         return value
+
+
+def value_bytes(value: Any, depth: int = 4) -> int:
+    """Estimate the memory of a value: of a list by its first item, of objects and what lies deep not at all."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, dict) and depth:
+        return sum(value_bytes(item, depth - 1) for item in value.values())
+    if isinstance(value, list | tuple) and depth:
+        return len(value) * value_bytes(value[0], depth - 1) if value else 0
+    size = getattr(value, "nbytes", 8)
+    return size if isinstance(size, int) else 8
 
 
 def encode_samples(schema: Schema, samples: Sequence[Mapping[str, Any]]) -> Columns:
@@ -100,18 +115,28 @@ def encode_value(field: Field, value: Any) -> tuple[Any, Shape]:
     return cell, shape
 
 
+@functools.cache
+def _limits(dtype: str) -> tuple[float, float]:
+    """Return the lowest and the highest number of a type."""
+    if np.dtype(dtype).kind == "f":
+        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
+
+
 def _encode_number(field: Field, value: Any) -> Any:
     if isinstance(field, kinds.Int):
         plain = value.item() if isinstance(value, np.ndarray) else value
         number: int | float | bool = field.number(plain) if isinstance(plain, str) else operator.index(plain)
-        limits = np.iinfo(field.dtype)
-        if not limits.min <= number <= limits.max:
+        lowest, highest = _limits(field.dtype)
+        if not lowest <= number <= highest:
             raise SchemaError(f"{number} is out of range for {field.dtype}")
         return np.array(number, dtype=field.dtype)
     if isinstance(field, kinds.Float):
         if isinstance(value, str | bytes | bytearray):
             raise SchemaError(f"a Float field needs a number, not {value!r}")
         value = float(value.item() if isinstance(value, np.ndarray) else value)
+        if abs(value) <= _limits(field.dtype)[1]:
+            return np.array(value, dtype=field.dtype)
         with np.errstate(over="ignore"):
             real = np.array(value, dtype=field.dtype)
         if np.isinf(real) and not math.isinf(value):

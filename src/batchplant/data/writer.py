@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..codecs.cells import encode_samples, own_value
+from ..codecs.cells import encode_samples, own_value, value_bytes
 from ..codecs.media.image_rules import ImageOptions, Images, ImageTarget, conform, stored_field
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, exceptions_as
 from ..schema import Audio, Bytes, Field, Image, Schema, Video
@@ -31,9 +31,12 @@ from ..storage import Partial, Patch, Spool, checksums, index, side_car, write_e
 from ..storage.platform import cpu_count
 from .reader import Reader
 
-# Samples of a task for a worker: few enough that all cores have some, enough to be worth handing over.
+# Size of a worker's task: small enough that all cores have some, large enough to be worth handing over.
 TASK_ROWS = 16
 TASK_BYTES = 2 << 20
+# The same of samples that come as values.
+TASK_SAMPLES = 512
+TASK_VALUE_BYTES = 256 << 10
 # Attributes that a field of the dataset may leave open and a field of appended samples may have.
 OPEN_ATTRIBUTES = ("encoding", "mode", "names", "rate", "channels", "fps", "width", "height")
 
@@ -138,11 +141,12 @@ class Writer:
         # ``extra`` of the checkpoint that is resumed; None if nothing is resumed.
         self.resumed: dict[str, Any] | None = state.get("extra")
         self._waiting: list[Mapping[str, Any]] = []
+        self._sample_bytes = 0
         self._tasks: deque[Future[_Encoded]] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._workers = options.workers or cpu_count()
         heavy = any(isinstance(field, Image | Audio | Video) for field in schema.values())
-        self._task_rows = 1 if heavy else TASK_ROWS
+        self._task_samples = 1 if heavy else TASK_SAMPLES
         self._closed = False
         self._broken = False
         try:
@@ -297,9 +301,12 @@ class Writer:
                 self._submit(part.rows, functools.partial(self._encode, columns=part))
         else:
             # Arrays may be refilled by the caller while a worker still reads them.
+            if len(self._waiting) % TASK_ROWS == 0:
+                self._sample_bytes += TASK_ROWS * value_bytes(samples)
             self._waiting.append({name: own_value(value) for name, value in samples.items()})
-            if len(self._waiting) >= self._task_rows:
-                self._flush_samples()
+            if len(self._waiting) < self._task_samples and self._sample_bytes < TASK_VALUE_BYTES:
+                return
+            self._flush_samples()
         self._drain(2 * self._workers)
 
     def checkpoint(self, extra: dict[str, Any] | None = None) -> None:
@@ -408,7 +415,7 @@ class Writer:
 
     def _flush_samples(self) -> None:
         if self._waiting:
-            samples, self._waiting = self._waiting, []
+            samples, self._waiting, self._sample_bytes = self._waiting, [], 0
             self._submit(len(samples), functools.partial(self._encode_values, samples=samples))
 
     def _submit(self, rows: int, encode: Callable[[int], _Encoded]) -> None:
@@ -418,7 +425,9 @@ class Writer:
         self._submitted += rows
 
     def _encode_values(self, first: int, samples: list[Mapping[str, Any]]) -> _Encoded:
-        """Encode values in a worker, sample by sample, so that a bad one spoils only itself."""
+        """Encode values in a worker; sample by sample where one is bad, so that it spoils only itself."""
+        with contextlib.suppress(BatchplantError):
+            return self._encode(first, encode_samples(self.schema, samples))
         parts: list[Columns] = []
         failed: list[tuple[int, BatchplantError]] = []
         good: list[int] = []
