@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,12 +102,14 @@ class Side(Process):
         super().__init__(name, [python, HERE / script, name, json.dumps(job)], log)
         self.first_batch = self.answer()["first batch"]
         self.images = self.peak = 0
+        self.cpu: list[float] = []
 
     def epoch(self) -> float:
         self.ask()
-        said = self.answer()
-        self.images, self.peak = said["images"], said["peak memory"]
-        return float(said["seconds"])
+        answer = self.answer()
+        self.images, self.peak = answer["images"], answer["peak memory"]
+        self.cpu.append(answer["CPU s"])
+        return float(answer["seconds"])
 
 
 def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV") -> dict[str, Any]:
@@ -128,6 +131,7 @@ def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV
         return {
             **rates(found, counts.pop(), peer),
             "first batch, s": {name: side.first_batch for name, side in started.items()},
+            "CPU s": {name: statistics.median(side.cpu) for name, side in started.items()},
             "peak memory, MB": {name: side.peak / 1e6 for name, side in started.items()},
         }
 

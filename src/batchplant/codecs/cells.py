@@ -46,7 +46,7 @@ def own_value(value: Any) -> Any:
 
 
 def value_bytes(value: Any, depth: int = 4) -> int:
-    """Estimate the memory of a value: of a list by its first item, of objects and what lies deep not at all."""
+    """Estimate the memory of a value: a list by its first item, objects and deep nesting not at all."""
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, dict) and depth:
