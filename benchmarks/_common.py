@@ -114,9 +114,15 @@ def arguments(about: str, rounds: int = 5) -> argparse.ArgumentParser:
     return parser
 
 
-def part_arguments(about: str, parts: Iterable[str], rounds: int = 5) -> argparse.Namespace:
-    """The command line of a benchmark that has parts, of which some can be chosen."""
+def part_arguments(
+    about: str,
+    parts: Iterable[str],
+    rounds: int = 5,
+    add: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
+    """The command line of a benchmark that has parts, of which some can be chosen; ``add`` adds options."""
     parser = arguments(about, rounds)
+    add(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="default: all")
     parser.add_argument("--quick", action="store_true", help="little data, two rounds: does it run at all?")
