@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from .loading.loader import Loader
     from .loading.packing import Pack
     from .loading.plan import Pipe
+    from .loading.skipping import Skip
     from .order.mesh import Mesh
     from .schema import (
         Audio,
@@ -129,6 +130,7 @@ _NAMES_BY_MODULE = {
     "loading.loader": "Loader",
     "loading.packing": "Pack",
     "loading.plan": "Pipe",
+    "loading.skipping": "Skip",
     "order.mesh": "Mesh",
     "schema": (
         "Audio Bool Boxes Bytes Decimal Duration Field Float Image Int Json Keypoints Labels List "
@@ -251,6 +253,7 @@ __all__ = [
     "SampleKeyError",
     "Schema",
     "SchemaError",
+    "Skip",
     "Spans",
     "Struct",
     "Tensor",

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DamagedError, Problem, exceptions_as, shown
+from ..schema.columns import I64
 from ..storage import NOTE_ERRORS, is_remote, parse_object, put_file, read_whole
 from ..storage.remote import client_of, trying
 from .concat import Concat
@@ -91,25 +92,35 @@ def read(path: str) -> dict[str, set[int]]:
 
 def without(reader: Reader, path: str) -> Reader:
     """Return a dataset without the samples on a list; warns if the dataset lacks some of them."""
+    sound = np.ones(len(reader), dtype=np.bool_)
+    sound[bad_samples(reader, path)] = False
+    return reader if sound.all() else reader.subset(np.flatnonzero(sound))
+
+
+def bad_samples(reader: Reader, path: str) -> I64:
+    """Return the samples of a dataset that are on a list; warns if the dataset lacks some of them."""
+    if isinstance(reader, View):
+        rows = reader._base_rows(np.arange(len(reader)))
+        return np.flatnonzero(np.isin(rows, bad_samples(reader.base, path)))
     shards = list(_shards(reader))
     by_name: dict[str, list[int]] = {}
     for number, (shard, _, _) in enumerate(shards):
         by_name.setdefault(_parts(shard)[-1], []).append(number)
-    sound = np.ones(len(reader), dtype=np.bool_)
+    bad: list[int] = []
     unknown = 0
-    for file, samples in read(path).items():
+    for file, numbers in read(path).items():
         nearest = _nearest(_parts(file), by_name, shards)
         first, length = (0, 0) if nearest is None else shards[nearest][1:]
-        bad_rows = [first + sample for sample in samples if 0 <= sample < length]
-        sound[bad_rows] = False
-        unknown += len(samples) - len(bad_rows)
+        rows = [first + number for number in numbers if 0 <= number < length]
+        bad += rows
+        unknown += len(numbers) - len(rows)
     if unknown:
         warnings.warn(
             f"{shown(path)}: {unknown:,} of the samples to skip are not in {shown(reader.path)}: no such "
             "file, or fewer samples",
-            stacklevel=3,
+            stacklevel=4,
         )
-    return reader if sound.all() else reader.subset(np.flatnonzero(sound))
+    return np.unique(np.array(bad, dtype=np.int64))
 
 
 def _shards(reader: Reader, first: int = 0) -> Iterator[tuple[str, int, int]]:

@@ -36,10 +36,11 @@ from .node.client import NodeExecutor
 from .node.place import check_platform
 from .on_cpu import BufferPool, OnCpu
 from .ordering import Ordering
-from .packing import Pack, PackedShard, Packing, lay_out, pack_of
+from .packing import Pack, PackedShard, Packing, SkippedRows, lay_out, pack_of
 from .plan import Joint, Pipelines, make_plan
 from .sequence import SequenceCutter
 from .service.client import ServiceExecutor, ServiceReader
+from .skipping import Skip, Skipping, skip_of
 
 STATE_VERSION = 1
 # The engine threads yield to the threads that feed a device: those do little, but must do it at once.
@@ -114,6 +115,7 @@ class LoaderConfig:
     cache: DecodedCache | None
     page_cache: bool | None
     share: str | None
+    skip: Skip | None
     dashboard: bool | int | None
 
     def __post_init__(self) -> None:
@@ -138,6 +140,12 @@ class LoaderConfig:
         self.decode.check(self.device)
         if self.share not in (None, "node"):
             raise OptionError(f'share is "node" or None, not {self.share!r}')
+        replaces = self.skip is not None and self.skip.replace == "next"
+        if replaces and (self.evaluate or self.pack is not None):
+            raise OptionError(
+                'replace="next" gives a sample twice, which evaluation and packed rows cannot have: '
+                'skip with replace="drop"'
+            )
         if self.share is not None:
             check_platform()
             if self.decode.backend is not None:
@@ -195,6 +203,8 @@ class Loader:
     see :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of
     more bytes than there is memory are not). share: ``"node"`` has one server process decode what several
     processes of this machine need, such as the ranks of a tensor-parallel group or the trials of a sweep.
+    skip: samples and steps to leave out while all others keep their positions, draws and ranks: a
+    :class:`Skip`, or the path of a list of bad samples.
     dashboard: True, or a port, to see on a web page where time
     goes; the link is printed, and ``loader.dashboard.url``.
 
@@ -234,6 +244,7 @@ class Loader:
         cache: str | DecodedCache | None = None,
         page_cache: bool | None = None,
         share: str | None = None,
+        skip: Skip | str | os.PathLike[str] | None = None,
         dashboard: bool | int | None = None,
         **unknown: Never,
     ) -> None:
@@ -247,7 +258,7 @@ class Loader:
             drop_last=drop_last, evaluate=evaluate, on_error=on_error, ids=ids, workers=workers,
             prefetch_batches=prefetch_batches, device=device, decode=decode,
             cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, share=share,
-            dashboard=dashboard,
+            skip=Skip.of(skip), dashboard=dashboard,
         )  # fmt: skip
         self.config.check_mesh()
         parts = self.config.order_parts()
@@ -262,6 +273,9 @@ class Loader:
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
         self._ordering = Ordering(self.reader, self.plan, parts, self.indices, seed)
+        # Skipped as the arguments say; a state may say more.
+        self._chosen_skip = self.config.skip
+        self._skip(self._chosen_skip)
         self._epoch, self._position = 0, 0
         # Number of states that were loaded; trainers compare it.
         self.loaded = 0
@@ -290,6 +304,10 @@ class Loader:
         self._traffic = Traffic(self.reader, self.plan.fields)
         if dashboard or (dashboard is None and os.environ.get(DASHBOARD, "0") not in ("", "0")):
             self.dashboard = hooks.part("dashboard").watch(self, dashboard)
+
+    def _skip(self, skip: Skip | None) -> None:
+        self.config = dataclasses.replace(self.config, skip=skip)
+        self._skipping = Skipping(skip or Skip(), self.reader, self.indices)
 
     def _start_executor(self) -> None:
         """Start the engine's threads, the device and the cache of decoded images."""
@@ -423,6 +441,13 @@ class Loader:
 
     def _shard(self, epoch: int, start: int, rank_world: tuple[int, int] | None = None) -> orders.Batches:
         """Return the batches of an epoch on this rank, or on ``rank_world``."""
+        shard = self._skipping.shard(self._dealt(epoch, start, rank_world), epoch)
+        return shard if self._turn == (0, 1) else orders.Turns(shard, *self._turn)
+
+    def _dealt(
+        self, epoch: int, start: int = 0, rank_world: tuple[int, int] | None = None
+    ) -> orders.Shard | PackedShard:
+        """Return the batches of an epoch with all samples."""
         rank, world_size = rank_world or self._rank_world()
         options: dict[str, Any] = {
             "rank": rank,
@@ -433,12 +458,9 @@ class Loader:
             "pad": "skip" if self.config.evaluate else "none",
         }
         order = self._make_order(epoch)
-        shard: orders.Batches
         if self._packing is not None:
-            shard = self._packing.shard(order, epoch, **options)
-        else:
-            shard = orders.shard(order, sizes=self._ordering.sizes, **options)
-        return shard if self._turn == (0, 1) else orders.Turns(shard, *self._turn)
+            return self._packing.shard(order, epoch, **options)
+        return orders.shard(order, sizes=self._ordering.sizes, **options)
 
     def _make_order(self, epoch: int) -> orders.Order:
         return self._ordering.make(epoch)
@@ -469,7 +491,7 @@ class Loader:
         same_run = rank is None and world_size is None
         shard = self._shard(epoch, start, None if same_run else orders.rank_and_world_size(rank, world_size))
         samples, pieces = self.ids_at(shard.batch(step)), None
-        if isinstance(shard, PackedShard):
+        if isinstance(shard, PackedShard | SkippedRows):
             pieces = lay_out(shard.pieces(step), shard.packed.pack)[0]
         if not isinstance(self.reader, Mix):
             return ReplayedBatch(samples, pieces)
@@ -490,12 +512,14 @@ class Loader:
             order = self._progress.shard.order
         elif position:
             order = self._make_order(epoch)
+        skip = self._skipping.state(self._dealt)
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
             "samples": self.samples, **self._ordering.marks(),
             **({"mixture": self.reader.mark()} if isinstance(self.reader, Mix) else {}),
             "drawn": self._drawn(order) if position else None,
             **(self._packing.state(epoch, position) if self._packing else {}),
+            **({"skip": skip} if skip else {}),
         }  # fmt: skip
 
     def _drawn(self, order: orders.Order | None) -> int | None:
@@ -505,6 +529,8 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, exactly, with any number of workers and ranks, and any batch size.
 
+        A loader without ``skip`` goes on to skip what the state says.
+
         Raises: OptionError where it is no state, or that of another dataset, order or seed.
         """
         marks = {**self._ordering.marks(), **({"pack": self._packing.mark} if self._packing else {})}
@@ -513,6 +539,7 @@ class Loader:
         epoch, position = _position_in(state, self.samples, self.seed, marks)
         if self._packing is not None:
             self._packing.go_to(epoch, state.get("window"))
+        self._skip(skip_of(state.get("skip"), self._chosen_skip))
         # `_shard` raises where there is no such position.
         drawn = self._drawn(self._shard(epoch, position).order) if position else None
         if drawn is not None and state.get("drawn") not in (None, drawn):

@@ -14,6 +14,6 @@ from __future__ import annotations
 
 from .batches import PackedBatches, Packing, lay_out
 from .options import Pack, pack_of
-from .rows import PackedShard
+from .rows import PackedShard, SkippedRows
 
-__all__ = ["Pack", "PackedBatches", "PackedShard", "Packing", "lay_out", "pack_of"]
+__all__ = ["Pack", "PackedBatches", "PackedShard", "Packing", "SkippedRows", "lay_out", "pack_of"]

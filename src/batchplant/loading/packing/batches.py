@@ -39,7 +39,7 @@ from .documents import (
     with_image_tokens,
 )
 from .options import OUTPUTS, Pack
-from .rows import PackedShard, Pieces, Rows
+from .rows import PackedShard, Pieces, Rows, SkippedRows, select
 
 # Outputs that need the positions of pieces in their rows.
 LAYOUT_OUTPUTS = {"cu_seqlens", "max_seqlen", "pieces"}
@@ -108,17 +108,13 @@ def _without_skipped(pieces: Pieces, numbers: I64, batch: Batch) -> Pieces:
     """Return the pieces without documents that could not be read; their rows have padding there."""
     if len(batch.ids) == len(pieces.samples):
         return pieces
-    renumbered = np.full(len(pieces.samples), -1, dtype=np.int64)
+    present = np.zeros(len(pieces.samples), dtype=np.bool_)
     row = 0
     for number, sample in enumerate(numbers.tolist()):
         if row < len(batch.ids) and batch.ids[row] == sample:
-            renumbered[number] = row
+            present[number] = True
             row += 1
-    present = renumbered[pieces.document] >= 0
-    before = np.concatenate([[0], np.cumsum(present)])
-    spans = None if pieces.spans is None else pieces.spans.take(renumbered >= 0)
-    document, start, size = renumbered[pieces.document[present]], pieces.start[present], pieces.size[present]
-    return Pieces(batch.ids, before[pieces.rows], document, start, size, spans)
+    return select(pieces, present[pieces.document])
 
 
 class RowFiller:
@@ -342,12 +338,12 @@ class PackedBatches(SampleBatches):
         super().__init__(executor, shard, indices, epoch)
         self._filler = packing.filler
 
-    def _packed(self, number: int) -> tuple[PackedShard, int]:
+    def _packed(self, number: int) -> tuple[PackedShard | SkippedRows, int]:
         """Return the shard of the rank, and the number of a batch in it."""
         shard = self.shard
         if isinstance(shard, orders.Turns):
             number, shard = shard.turn(number), shard.shard
-        assert isinstance(shard, PackedShard)
+        assert isinstance(shard, PackedShard | SkippedRows)
         return shard, number
 
     def prepare(self, numbers: range) -> PreparedRows:

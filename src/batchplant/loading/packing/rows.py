@@ -13,9 +13,8 @@ import numpy as np
 from ... import _native
 from ... import order as orders
 from ...errors import OptionError
-from ...schema.columns import (
-    I64,
-)
+from ...order.skips import SkippedShard
+from ...schema.columns import I64, Flags
 from ...storage.spans import Spans, concat_spans
 from .documents import DocumentCache
 from .options import Pack, Sizes
@@ -165,6 +164,21 @@ def _window_pieces(window: Window, begin: int, end: int) -> Pieces:
     )
 
 
+def select(pieces: Pieces, chosen: Flags) -> Pieces:
+    """Return only some pieces, with the documents that these need; the rest of their rows is padding."""
+    used = np.zeros(len(pieces.samples), dtype=np.bool_)
+    used[pieces.document[chosen]] = True
+    return Pieces(
+        pieces.samples[used],
+        np.concatenate([[0], np.cumsum(chosen)])[pieces.rows],
+        (np.cumsum(used) - 1)[pieces.document[chosen]],
+        pieces.start[chosen],
+        pieces.size[chosen],
+        None if pieces.spans is None else pieces.spans.take(used),
+        pieces.overlong,
+    )
+
+
 def _concat_pieces(parts: list[Pieces]) -> Pieces:
     """Join the pieces of several windows."""
     if len(parts) == 1:
@@ -205,7 +219,7 @@ class PackedShard:
         return self.packed.order
 
     @functools.cached_property
-    def _planned_shard(self) -> orders.Shard:
+    def planned_shard(self) -> orders.Shard:
         """The shard of all rows; their number is known once all windows are planned."""
         return orders.shard(
             orders.sequential(len(self.packed)),
@@ -217,22 +231,23 @@ class PackedShard:
             pad=self.pad,
         )
 
-    def _step_start(self, number: int) -> int | None:
+    def step_start(self, number: int) -> int | None:
         """Return the first row of a step; None if it is near the end of the epoch."""
         step = self.world_size * self.batch_size
         first = self.start + number * step
         return first if self.packed.reaches(first + 2 * step) else None
 
     def __len__(self) -> int:
-        return len(self._planned_shard)
+        return len(self.planned_shard)
 
     def has(self, number: int) -> bool:
-        return self._step_start(number) is not None or number < len(self._planned_shard)
+        return self.step_start(number) is not None or number < len(self.planned_shard)
 
-    def _rows(self, number: int) -> range:
-        first = self._step_start(number)
+    def positions(self, number: int) -> range:
+        """Return the rows of this rank's batch."""
+        first = self.step_start(number)
         if first is None:
-            rows = self._planned_shard.positions(number)
+            rows = self.planned_shard.positions(number)
             assert isinstance(rows, range)
             return rows
         return range(first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size)
@@ -242,12 +257,37 @@ class PackedShard:
         return self.pieces(number).samples
 
     def pieces(self, number: int) -> Pieces:
-        return self.packed.pieces(self._rows(number))
+        return self.packed.pieces(self.positions(number))
 
     def position_after(self, count: int) -> int:
         """Return the row that the epoch is at after so many batches of every rank."""
         if not count:
             return self.start
-        first = self._step_start(count - 1)
+        first = self.step_start(count - 1)
         step = self.world_size * self.batch_size
-        return self._planned_shard.position_after(count) if first is None else first + step
+        return self.planned_shard.position_after(count) if first is None else first + step
+
+
+class SkippedRows(SkippedShard):
+    """A packed shard without the documents and rows that are skipped: their tokens are padding."""
+
+    shard: PackedShard
+
+    @property
+    def packed(self) -> Rows:
+        return self.shard.packed
+
+    @property
+    def rank(self) -> int:
+        return self.shard.rank
+
+    def batch(self, number: int) -> I64:
+        """Return the documents of this rank's batch."""
+        return self.pieces(number).samples
+
+    def pieces(self, number: int) -> Pieces:
+        step = self.step(number)
+        pieces, rows = self.shard.pieces(step), np.asarray(self.shard.positions(step))
+        skipped = self.skips.is_skipped(pieces.samples)[pieces.document]
+        skipped |= np.repeat(self.skips.within(rows), np.diff(pieces.rows))
+        return select(pieces, ~skipped) if skipped.any() else pieces
