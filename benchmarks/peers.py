@@ -95,7 +95,7 @@ def ordered(name: str, folder: Path, path: Path, rounds: int, workers: int, quic
 
 
 def write(path: Path, columns: Results) -> None:
-
+    """Write a Parquet file in row groups of a size that batchplant would choose."""
     import pyarrow as pa
 
     table = pa.table({

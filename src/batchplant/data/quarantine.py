@@ -100,8 +100,8 @@ def without(reader: Reader, path: str) -> Reader:
 def bad_samples(reader: Reader, path: str) -> I64:
     """Return the samples of a dataset that are on a list; warns if the dataset lacks some of them."""
     if isinstance(reader, View):
-        rows = reader._base_rows(np.arange(len(reader)))
-        return np.flatnonzero(np.isin(rows, bad_samples(reader.base, path)))
+        base_rows = reader._base_rows(np.arange(len(reader)))
+        return np.flatnonzero(np.isin(base_rows, bad_samples(reader.base, path)))
     shards = list(_shards(reader))
     by_name: dict[str, list[int]] = {}
     for number, (shard, _, _) in enumerate(shards):

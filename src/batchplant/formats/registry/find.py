@@ -187,11 +187,10 @@ def _folder_shards(probe: Probe) -> list[str]:
     data = {
         name: format_name for name, format_name in shards.items() if not all_outlines[format_name].describes
     }
-    doubts = [
-        get_format(name).doubt
-        for name, outline in all_outlines.items()
-        if outline.media is not None and not data
-    ]
+    # A file of a medium, such as a video, is a dataset by itself, but not a shard beside other media.
+    media = {name: outline.media for name, outline in all_outlines.items() if outline.media is not None}
+    has_shards = not set(media.values()).issuperset(data.values())
+    doubts = [] if has_shards else [get_format(name).doubt for name in media]
     for reason in (doubt(probe) for doubt in doubts if doubt is not None):
         if reason is not None:
             raise UnknownFormatError(reason, path=probe.path)

@@ -254,23 +254,31 @@ def remember(
     about: str,
     build: Build,
     *,
+    mode: str = "auto",
     version: int = 1,
     check: Callable[[Index], bool] | None = None,
 ) -> Index:
     """Return what ``build`` finds out about a file besides its index: from the user's cache if that is fresh.
 
     ``about`` distinguishes several results about one file. Nothing is ever written beside the file, and for a
-    small file nothing at all. The rest is as with :func:`load`.
+    small file only where ``mode`` asks for it. The rest is as with :func:`load`.
     """
     car, paths = SideCar(source, kind, version, check), _result_paths(source, kind, about)
-    return _recalled(car, paths) or _written(car, build, "auto", paths)[0]
+    recalled = _recalled(car, paths) if mode != "rebuild" else None
+    return recalled or _written(car, build, mode, paths)[0]
 
 
 def recall(
-    source: Source, kind: str, about: str, *, version: int = 1, check: Callable[[Index], bool] | None = None
+    source: Source,
+    kind: str,
+    about: str,
+    *,
+    mode: str = "auto",
+    version: int = 1,
+    check: Callable[[Index], bool] | None = None,
 ) -> Index | None:
     """Return what :func:`remember` has put into the cache, if that is fresh."""
-    small = source.size < tuning.min_indexed_bytes
+    small = mode == "auto" and source.size < tuning.min_indexed_bytes
     return (
         None
         if small

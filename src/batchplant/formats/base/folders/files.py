@@ -9,7 +9,8 @@ import functools
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import overload
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ....data.keys import FormatKeys
 from ....data.reader import Reader
 from ....errors import AccessError, BatchplantError, DamagedError
 from ....schema import Text
-from ....schema.columns import I64, U8, Column, Columns, Ragged, starts_of
+from ....schema.columns import I64, U8, AnyArray, Column, Columns, Ragged, starts_of
 from ....storage import Entry, Objects, PathSources, Source, is_remote, join, open_regular, open_source, tree
 from ....storage.spans import Spans, concat_spans
 
@@ -25,6 +26,8 @@ from ....storage.spans import Spans, concat_spans
 MAX_LINK_VISITS = 100
 # Of a folder in which other files lie, too, so many are listed before it is given up.
 MAX_OTHER_FILES = 20_000
+# Behind each packed name; no name has it.
+SEPARATOR = "\0"
 # What is fetched to see what remote files are: bytes, and files of which nobody knows how large they are.
 LOOKED_AT, FEW = 32 << 20, 8
 
@@ -108,6 +111,8 @@ class LocalFiles(Files):
         super().__init__(root)
         self._sources = PathSources()
         self._prefix = os.path.join(root, "")
+        # Device and ctime of each folder that a walk listed, from before it did.
+        self.walked: dict[str, tuple[int, int]] = {}
 
     def path(self, name: str) -> str:
         # Several times for each sample of a batch: os.path.join takes as long as os.stat.
@@ -126,8 +131,9 @@ class LocalFiles(Files):
         while waiting:
             below, above = waiting.pop()
             folder = os.path.join(self.root, below)
-            names = os.stat(folder)
-            folder_id = (names.st_dev, names.st_ino)
+            state = os.stat(folder)
+            self.walked[below] = (state.st_dev, state.st_ctime_ns)
+            folder_id = (state.st_dev, state.st_ino)
             visits[folder_id] += 1
             if folder_id in above:
                 continue
@@ -303,6 +309,76 @@ class RemoteFiles(Files):
         self._objects.close()
 
 
+class FileNames(Sequence[str]):
+    """Names of files below a folder, packed, and the number of each file's own folder.
+
+    A list of strings needs four times the memory.
+    """
+
+    def __init__(self, text: AnyArray, folders: list[str], folder: AnyArray) -> None:
+        self.text, self.folders, self.folder = text, folders, folder
+        # Where each name ends, and before the first.
+        self._ends = np.concatenate([[-1], np.flatnonzero(text == 0)])
+
+    @classmethod
+    def packed(cls, names: list[str]) -> FileNames:
+        """Pack a list of names."""
+        above = [name.rpartition(os.sep)[0] for name in names]
+        numbers = {folder: number for number, folder in enumerate(dict.fromkeys(above))}
+        folder = np.fromiter(map(numbers.__getitem__, above), np.int32, len(names))
+        return cls(pack_names(names), list(numbers), folder)
+
+    def __len__(self) -> int:
+        return len(self.folder)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(unpack_names(self.text))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        return self.take(np.array([range(len(self))[index]]))[0]
+
+    def take(self, indices: I64) -> list[str]:
+        starts, ends = (self._ends[indices] + 1).tolist(), self._ends[indices + 1].tolist()
+        text = self.text.data
+        return [str(text[a:b], "utf-8", "surrogateescape") for a, b in zip(starts, ends, strict=True)]
+
+    def is_valid(self) -> bool:
+        """Return whether each name has a folder, and none is empty, hidden or leads up, as after a walk."""
+        if len(self) != len(self._ends) - 1 or not np.isin(self.folder, np.arange(len(self.folders))).all():
+            return False
+        slashes = np.flatnonzero(self.text == ord(os.sep))
+        first = self.text[np.concatenate([self._ends[:-1], slashes]) + 1]
+        return not np.isin(first, list(b"\0./")).any()
+
+    @property
+    def tops(self) -> list[str]:
+        """The folder at the top that each of ``folders`` lies in; "" for the root itself."""
+        return [folder.partition(os.sep)[0] for folder in self.folders]
+
+    def first_in(self, folder: str) -> str | None:
+        """Return the first file that lies in a folder itself."""
+        if folder not in self.folders:
+            return None
+        return self[int(np.argmax(self.folder == self.folders.index(folder)))]
+
+
+def pack_names(names: Iterable[str]) -> AnyArray:
+    """Return names as one array of bytes."""
+    text = "".join(name + SEPARATOR for name in names)
+    return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+
+
+def unpack_names(text: AnyArray) -> list[str]:
+    """Return the names of :func:`pack_names`."""
+    return text.tobytes().decode("utf-8", "surrogateescape").split(SEPARATOR)[:-1]
+
+
 @dataclasses.dataclass(frozen=True)
 class MediaColumn:
     """The files of a field, sample by sample, below a folder; None where a sample has none."""
@@ -312,6 +388,8 @@ class MediaColumn:
 
     def chosen(self, indices: I64) -> tuple[list[int], list[str]]:
         """Those of these samples that have a file, by their place among them, and the files."""
+        if isinstance(self.names, FileNames):
+            return list(range(len(indices))), self.names.take(indices)
         files = [(row, name) for row, index in enumerate(indices.tolist()) if (name := self.names[index])]
         return [row for row, _ in files], [name for _, name in files]
 

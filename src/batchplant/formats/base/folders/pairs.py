@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ....errors import DamagedError, OptionError, SchemaError
 from ....storage import tree
+from .files import FileNames
 
 # What folders are called in which images lie, and those in which the masks of these lie.
 IMAGES = {"images", "image", "imgs", "img"}
@@ -22,13 +23,8 @@ BEHIND = ("", "_mask", "-mask", "_masks", "_seg", "_segmentation", "_label", "_g
 Asked = bool | str | Sequence[str] | Mapping[str, str] | None
 
 
-def tops_of(files: Sequence[str]) -> set[str]:
-    """The folders at the top that files lie in."""
-    return {name.partition(os.sep)[0] for name in files if os.sep in name}
-
-
 def pairs_of(
-    files: Sequence[str], tops: Collection[str], requested: Asked, path: str
+    files: FileNames, tops: Collection[str], requested: Asked, path: str
 ) -> dict[str, list[str]] | None:
     """Field → its files, sample by sample, the images first; None where folders (tops) are classes."""
     if requested is False:
@@ -70,9 +66,9 @@ def pairs_of(
     return {field: [pairs[stem] for stem in sorted(first)] for field, pairs in stems.items()}
 
 
-def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, str] | None:
+def _told(files: FileNames, tops: Collection[str], path: str) -> dict[str, str] | None:
     """The folders of images and masks, by their names; None where folders are classes."""
-    _check_below(files, tops, path)
+    _check_below(files.folders, tops, path)
     images = [name for name in tops if name.lower() in IMAGES]
     masks = [name for name in tops if name.lower() in MASKS]
     if len(tops) == 1 and images:
@@ -83,7 +79,7 @@ def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, s
                 f"VOC; pairs=False opens the images of {images[0]} alone",
                 path=path,
             )
-    if not images or not masks or any(os.sep not in name for name in files):
+    if not images or not masks or "" in files.folders:
         return None
     if len(tops) == 2:
         return {"image": images[0], "mask": masks[0]}
@@ -97,12 +93,12 @@ def _told(files: Sequence[str], tops: Collection[str], path: str) -> dict[str, s
     )
 
 
-def _check_below(files: Sequence[str], tops: Collection[str], path: str) -> None:
+def _check_below(folders: Sequence[str], tops: Collection[str], path: str) -> None:
     """Folders that each have images and masks are no classes, but splits."""
     inside: dict[str, set[str]] = {top: set() for top in tops}
-    for name in files:
-        if name.count(os.sep) > 1:
-            top, inner, _ = name.split(os.sep, 2)
+    for folder in folders:
+        if os.sep in folder:
+            top, inner = folder.split(os.sep)[:2]
             inside[top].add(inner.lower())
     if inside and all(kinds & IMAGES and kinds & MASKS for kinds in inside.values()):
         example = min(inside)

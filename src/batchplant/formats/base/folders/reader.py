@@ -16,9 +16,10 @@ from ....errors import BatchplantError, DamagedError, SchemaError
 from ....schema import Field, Image, Int, Schema, Text
 from ....schema.columns import U8, Columns, Ragged
 from ....storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
-from .files import FilesReader, MediaColumn, open_files
+from .files import FileNames, FilesReader, MediaColumn, open_files
+from .listing import list_files
 from .media import FILE_NAME, MEDIA, METADATA_NAME, Media, metadata_of, rows_of
-from .pairs import Asked, pairs_of, tops_of
+from .pairs import Asked, pairs_of
 
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
@@ -49,25 +50,28 @@ class FolderReader(FilesReader):
         self.is_ours = note is not None
         metadata = metadata_of(path)
         fields: dict[str, Field] = {}
+        self.files: Sequence[str]
         paired: list[tuple[str, list[str]]] = []
         if metadata is not None:
             self.files, fields = self._read_metadata(metadata, note)
             self._below.named = len(self.files)
         else:
             try:
-                names = self._below.walk(self.media.has, METADATA_NAME)
-                self.files = sorted(names, key=os.path.basename if note else None)
+                names = list_files(
+                    self._below, self.media.name, self.media.has, METADATA_NAME, by_basename=note is not None
+                )
+                self.files = names
             except BatchplantError as error:
                 raise error.at(path=path) from None
             except OSError as error:
                 raise DamagedError(f"{error.filename}: {error.strerror}", path=path) from None
-            classes = sorted(tops_of(self.files))
-            together = None if note else pairs_of(self.files, classes, pairs, path)
+            classes = sorted({*names.tops} - {""})
+            together = None if note else pairs_of(names, classes, pairs, path)
             if together is not None:
                 [(_, self.files), *paired] = together.items()
                 fields = {name: infer_mask(*self._seen(files)) for name, files in paired}
             if together is None and (classes or (note and not self.files)):
-                fields = self._labels(classes, note)
+                fields = self._labels(names, classes, note)
         self._field = note[0] if note else self.media.name
         columns = [(self._field, self.files), *paired]
         self._media = {name: MediaColumn(self._below, files) for name, files in columns}
@@ -124,7 +128,7 @@ class FolderReader(FilesReader):
         message = f"this is a folder of {other_medium.plural}; open it with format={other_medium.format!r}"
         raise SchemaError(message, path=self.path)
 
-    def _labels(self, classes: list[str], note: Note | None) -> dict[str, Field]:
+    def _labels(self, names: FileNames, classes: list[str], note: Note | None) -> dict[str, Field]:
         """The label field; its numbers are the places of the folders' names among the classes."""
         label, field = LABEL, Int(names=tuple(classes))
         if note is not None:
@@ -133,13 +137,13 @@ class FolderReader(FilesReader):
                 return {}
             label, field = named[0] if named else (LABEL, field)
         numbers = {name: number for number, name in enumerate(field.names or ())}
-        beside = next((file for file in self.files if os.sep not in file), None)
+        beside = names.first_in("")
         if beside is not None:
             message = f"{self.media.plural} lie both in class folders and beside them ({beside})"
             raise SchemaError(f"{message}; move those into a class", path=self.path)
-        tops = (file.partition(os.sep)[0] for file in self.files)
         try:
-            self._columns[label] = np.fromiter(map(numbers.__getitem__, tops), field.dtype, len(self.files))
+            of_folder = np.array([numbers[top] for top in names.tops], dtype=field.dtype)
+            self._columns[label] = of_folder[names.folder]
         except KeyError as error:
             raise DamagedError(
                 f"{METADATA_NAME} does not know the class {error.args[0]}", path=self.path
