@@ -294,6 +294,10 @@ class Windows(Reader):
     def metadata(self) -> Mapping[str, str]:
         return self.base.metadata
 
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
+        return self.base.attributes
+
     def _verify(self) -> Iterator[Problem]:
         """Yield the problems of the source; the message names the row, for it may be in several windows."""
         for problem in self.base._verify():

@@ -21,6 +21,7 @@ OUTLINES: dict[str, Outline] = {
     "imagefolder": Outline((), folder=True, media="image"),
     "joblib": Outline((".joblib",)),
     "json": Outline((".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json", ".json.gz", ".json.zst"), side_cars=("{name}.schema.json",), describes=True),
+    "lerobot": Outline((".lerobot",), folder=True),
     "litdata": Outline((".litdata",), folder=True),
     "lmdb": Outline((".lmdb", ".mdb"), folder=None),
     "lst": Outline((".lst",)),

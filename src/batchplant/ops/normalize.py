@@ -58,6 +58,17 @@ class Normalize(Op):
         return cls(mean.tolist(), std.tolist(), dtype)
 
     @classmethod
+    def stored(cls, reader: Reader, field: str, *, dtype: DType = "float32") -> Self:
+        """Return the op with the ``mean`` and ``std`` that the dataset holds about a field (its attributes).
+
+        What never varies has the std 1. Raises: OptionError where the dataset holds none.
+        """
+        noted = reader.attributes.get(field, {})
+        with exceptions_as(OptionError, f"it holds no mean and std of {field!r}", KeyError, path=reader.path):
+            mean, std = (np.asarray(noted[key], dtype=np.float64).reshape(-1) for key in ("mean", "std"))
+        return cls(mean.tolist(), np.where(std > 0, std, 1.0).tolist(), dtype)
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the op with what a file that ``save`` wrote has."""
         where = os.fspath(path)

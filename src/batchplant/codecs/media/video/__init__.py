@@ -16,7 +16,7 @@ from ....errors import BatchplantError, DecodeError, OptionError
 from ....schema.columns import I64, U8
 from .. import audio
 from .container import ENCODINGS, SUFFIXES, Header, encoding_of, guarded, header, opened, pyav, sound_of
-from .encode import encode
+from .encode import concatenate, encode
 from .frames import check_frames, read_frames, rotation_of
 from .index import Index, VideoSpan, index_of
 
@@ -27,6 +27,7 @@ __all__ = [
     "Header",
     "Index",
     "VideoSpan",
+    "concatenate",
     "encode",
     "encoding_of",
     "header",

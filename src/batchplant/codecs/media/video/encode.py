@@ -6,7 +6,7 @@ import contextlib
 import io
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ....errors import BatchplantError, EncodeError, OptionError
 from ....storage.platform import thread_ids
-from .container import one_thread, pyav
+from .container import one_thread, opened, pyav, video_of
 
 MUXERS = {"mp4": "mp4", "mov": "mov", "mkv": "matroska", "webm": "webm", "avi": "avi"}
 CODECS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
@@ -112,6 +112,26 @@ def _write(
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return out.getvalue()
+
+
+def concatenate(parts: Iterable[bytes], path: str | os.PathLike[str], fps: float) -> None:
+    """Write MP4 videos of one encoder as one file, as they are: frames 1 / ``fps`` seconds apart."""
+    av = pyav()
+    rate = Fraction(fps).limit_denominator(1001)
+    with av.open(os.fspath(path), "w", format="mp4", options={"movflags": "faststart"}) as target:
+        stream, done = None, 0
+        for part in parts:
+            with opened(memoryview(part)) as container:
+                source = video_of(container)
+                stream = stream or target.add_stream_from_template(source)
+                shift = round(done / rate / source.time_base)
+                for packet in container.demux(source):
+                    if packet.dts is None:
+                        continue
+                    packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+                    packet.stream = stream
+                    target.mux(packet)
+                    done += 1
 
 
 def _described(array: Any) -> str:
