@@ -71,6 +71,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
             "batchplant.tools.advise",
             "batchplant.tools.measure",
             "batchplant.tools.simulation",
+            "batchplant.tools.seen",
         ),
         (),
     ),

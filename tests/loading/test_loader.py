@@ -310,7 +310,7 @@ def test_the_size_of_a_image_that_its_header_does_not_tell(tmp_path, monkeypatch
 
 
 def test_an_argument_that_is_not_there(raw):
-    for wrong, meant in (("workrs", "workers"), ("decod", "decode")):
+    for wrong, meant in (("workrs", "workers"), ("dcode", "decode")):
         with pytest.raises(TypeError, match=rf"argument '{wrong}' \(did you mean {meant}\?\)"):
             Loader(raw, 6, **{wrong: 1})
 

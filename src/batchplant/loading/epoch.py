@@ -313,7 +313,8 @@ def _deliver(queue: _Queue, batch: Batch) -> tuple[Batch, Any]:
 class Epoch:
     """One pass over the samples, begun with the first batch. Dropping it, or ``close``, ends its threads.
 
-    ``begin()`` returns the epoch that starts now; ``begin(False)`` the one that would.
+    ``begin()`` returns the epoch that starts now; ``begin(False)`` the one that would. ``on_step`` is called
+    with the number of batches that were taken, and the samples that the last one lacks.
     """
 
     def __init__(
@@ -329,8 +330,10 @@ class Epoch:
         ids: bool,
         page_cache: bool | None = None,
         cutter: SequenceCutter | None = None,
+        on_step: Callable[[int, list[Problem]], None] | None = None,
     ) -> None:
         self._delivery, self._totals, self._ids = delivery, totals, ids
+        self._on_step = on_step
         self._page_cache = page_cache
         self._indices, self._packing = indices, packing
         self._queue = _Queue(executor, delivery, coalescer, cutter)
@@ -433,6 +436,8 @@ class Epoch:
             self._totals.skipped += batch.skipped
             if self.progress is not None:
                 self.progress.delivered += 1
+                if self._on_step is not None:
+                    self._on_step(self.progress.delivered, batch.skipped)
         values = dict(batch.values)
         if self._ids:
             values["ids"] = batch.ids

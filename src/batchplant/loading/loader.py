@@ -38,6 +38,7 @@ from .on_cpu import BufferPool, OnCpu
 from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, SkippedRows, lay_out, pack_of
 from .plan import Joint, Pipelines, make_plan
+from .recording import Recorder
 from .sequence import SequenceCutter
 from .service.client import ServiceExecutor, ServiceReader
 from .skipping import Skip, Skipping, skip_of
@@ -116,6 +117,7 @@ class LoaderConfig:
     page_cache: bool | None
     share: str | None
     skip: Skip | None
+    record: str | os.PathLike[str] | None
     dashboard: bool | int | None
 
     def __post_init__(self) -> None:
@@ -204,7 +206,8 @@ class Loader:
     more bytes than there is memory are not). share: ``"node"`` has one server process decode what several
     processes of this machine need, such as the ranks of a tensor-parallel group or the trials of a sweep.
     skip: samples and steps to leave out while all others keep their positions, draws and ranks: a
-    :class:`Skip`, or the path of a list of bad samples.
+    :class:`Skip`, or the path of a list of bad samples. record: the file that the run is recorded in, see
+    :meth:`record`.
     dashboard: True, or a port, to see on a web page where time
     goes; the link is printed, and ``loader.dashboard.url``.
 
@@ -245,6 +248,7 @@ class Loader:
         page_cache: bool | None = None,
         share: str | None = None,
         skip: Skip | str | os.PathLike[str] | None = None,
+        record: str | os.PathLike[str] | None = None,
         dashboard: bool | int | None = None,
         **unknown: Never,
     ) -> None:
@@ -258,7 +262,7 @@ class Loader:
             drop_last=drop_last, evaluate=evaluate, on_error=on_error, ids=ids, workers=workers,
             prefetch_batches=prefetch_batches, device=device, decode=decode,
             cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, share=share,
-            skip=Skip.of(skip), dashboard=dashboard,
+            skip=Skip.of(skip), record=record, dashboard=dashboard,
         )  # fmt: skip
         self.config.check_mesh()
         parts = self.config.order_parts()
@@ -277,6 +281,11 @@ class Loader:
         self._chosen_skip = self.config.skip
         self._skip(self._chosen_skip)
         self._epoch, self._position = 0, 0
+        # Batches that were taken before the running epoch.
+        self._steps_before = 0
+        self._recorder: Recorder | None = None
+        if record is not None:
+            self.record(record)
         # Number of states that were loaded; trainers compare it.
         self.loaded = 0
         # Worker processes share the batches of this rank: (number of this worker, number of workers).
@@ -377,6 +386,48 @@ class Loader:
         state = "closed" if self._closed else f"epoch {self._epoch}"
         return f"<Loader of {self.reader.path}: {', '.join(parts)}; {state}>"
 
+    # -- the record of a run ---------------------------------------------------------------------------
+
+    def record(self, path: str | os.PathLike[str]) -> None:
+        """Record the run in a file, from the next epoch on; a resumed run goes on in the same file.
+
+        It is small (the batches follow from it) and complete at every moment: a killed process loses
+        nothing. All ranks give the same path; rank 0 writes. `batchplant why` reads it.
+
+        Raises: BusyError, when an epoch begins, where another process records in that file.
+        """
+        if self._recorder is not None:
+            self._recorder.close()
+        self._recorder = Recorder(path)
+
+    @property
+    def steps(self) -> int:
+        """Number of batches that the run has taken on this rank, those before a resume included."""
+        return self._steps_before + (self._progress.delivered if self._progress else 0)
+
+    def note(self, *, losses: Any = None, **values: float) -> None:
+        """Add values, such as ``loss`` and ``grad_norm``, to the batch taken last in the record of the run.
+
+        losses: a loss for each of its samples, in their order; stored as float16. Numbers are read at once,
+        so a tensor on a device is waited for.
+
+        Raises: OptionError where nothing is recorded, or no batch was taken.
+        """
+        if self._recorder is None or not self.steps:
+            raise OptionError("note adds to the record of a run: give record=, and take a batch")
+        self._recorder.note(self.steps - 1, losses, values)
+
+    def _record_stretch(self, epoch: int, start: int) -> None:
+        if self._recorder is None or self._turn != (0, 1):
+            return
+        rank, world_size = self._rank_world()
+        stretch = {
+            "rank": rank, "world_size": world_size, "batch_size": self.batch_size, "step": self._steps_before,
+            "epoch": epoch, "start": start, "settings": {"skip": self._skipping.state(self._dealt)},
+            **(self._packing.state(epoch, start) if self._packing else {}),
+        }  # fmt: skip
+        self._recorder.begin(self, stretch)
+
     @property
     def skipped(self) -> list[Problem]:
         """Samples that were left out so far, with on_error="skip"."""
@@ -423,6 +474,7 @@ class Loader:
             self._executor, self._delivery, self._begin, self._totals,
             indices=self.indices, coalescer=self._coalescer, packing=self._packing, cutter=self._cutter,
             ids=self.config.ids, page_cache=self.config.page_cache,
+            on_step=None if self._recorder is None else self._recorder.step,
         )  # fmt: skip
         self._live.add(epoch)
         return epoch
@@ -436,6 +488,8 @@ class Loader:
             if count:
                 self.config.check_mesh()
                 self._traffic.warn(self._ordering.parts, self.world_size, self.batch_size)
+                self._steps_before = self.steps
+                self._record_stretch(self._epoch, self._position)
                 self._epoch, self._position, self._progress = self._epoch + 1, 0, progress
         return progress
 
@@ -515,7 +569,7 @@ class Loader:
         skip = self._skipping.state(self._dealt)
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
-            "samples": self.samples, **self._ordering.marks(),
+            "samples": self.samples, "step": self.steps, **self._ordering.marks(),
             **({"mixture": self.reader.mark()} if isinstance(self.reader, Mix) else {}),
             "drawn": self._drawn(order) if position else None,
             **(self._packing.state(epoch, position) if self._packing else {}),
@@ -548,6 +602,7 @@ class Loader:
                 "a file with other blocks, or a mixture with other weights"
             )
         self.go_to(epoch, position)
+        self._steps_before = state.get("step", 0)
         self.loaded += 1
 
     def go_to(self, epoch: int, position: int = 0) -> None:
@@ -555,17 +610,18 @@ class Loader:
 
         Raises: OptionError where the epoch is below 0, or has no such position.
         """
+        self._steps_before = self.steps
         self._epoch, self._position, self._progress = epoch, position, None
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle arguments and state: a copy opens the source again and goes on from here."""
         state = self.state_dict()
-        config = dataclasses.replace(self.config, indices=self.indices, dashboard=False)
-        return _remake, (type(self), self.reader, config, state["epoch"], state["position"])
+        config = dataclasses.replace(self.config, indices=self.indices, dashboard=False, record=None)
+        return _remake, (type(self), self.reader, config, state["epoch"], state["position"], state["step"])
 
     def _copy(self, reader: Reader, **changes: Any) -> Self:
         """Return a loader with the same config, except for ``changes``."""
-        changes = {"indices": self.indices, "dashboard": False, **changes}
+        changes = {"indices": self.indices, "dashboard": False, "record": None, **changes}
         return type(self)(reader, **vars(dataclasses.replace(self.config, **changes)))
 
     # -- other loaders ---------------------------------------------------------------------------------
@@ -698,6 +754,8 @@ class Loader:
         self._executor.on_cpu.close()
         if self._decoded is not None:
             self._decoded.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
 
 def _unexpected_argument(name: str) -> TypeError:
@@ -726,10 +784,11 @@ def _next_shard(loader: Loader, epoch: int) -> Callable[[], orders.Batches | Non
 
 
 def _remake(
-    loader_class: type[Loader], reader: Reader, config: LoaderConfig, epoch: int, position: int
+    loader_class: type[Loader], reader: Reader, config: LoaderConfig, epoch: int, position: int, step: int
 ) -> Loader:
     loader = loader_class(reader, **vars(config))
     loader.go_to(epoch, position)
+    loader._steps_before = step
     return loader
 
 

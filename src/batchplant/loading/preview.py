@@ -54,7 +54,7 @@ def preview(loader: Loader, sample: int, epoch: int) -> Preview:
         raise DataError("the loader leaves it out" if problem is None else str(problem), sample=sample)
     row = int(rows[0])
     values = {name: part_of(value, row) for name, value in batch.values.items()}
-    cuts = {output.name: _cut(loader._executor, output, sample, epoch) for output in loader.plan.images}
+    cuts = {output.name: cut_of(loader._executor, output, sample, epoch) for output in loader.plan.images}
     return Preview(values, cuts, batch.ids)
 
 
@@ -67,7 +67,8 @@ def _batch_with(loader: Loader, sample: int, epoch: int) -> I64:
     raise OptionError(f"epoch {epoch} has no sample {sample}: it is left out, or dropped with the last batch")
 
 
-def _cut(executor: Executor, output: Output, sample: int, epoch: int) -> Cut:
+def cut_of(executor: Executor, output: Output, sample: int, epoch: int) -> Cut:
+    """Return the box that an output of a sample is made of in an epoch."""
     request, failures = executor.request(output, np.array([sample], dtype=np.int64), epoch)
     if request is None or failures:
         raise next(iter(failures.values())).at(sample=sample)

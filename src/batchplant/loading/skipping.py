@@ -35,7 +35,7 @@ class Skip:
     :meth:`Loader.replay`. positions: the same of positions in the epoch, which do not depend on the number of
     ranks. file: a list of bad samples, as ``verify`` writes it (``quarantine``). replace: ``drop`` makes a
     smaller batch, ``next`` puts the next sample of the order in the place of a skipped one. Steps are passed
-    over in either case.
+    over in either case. resolved: positions of steps as a state had them; ``load_state_dict`` fills it in.
     """
 
     samples: npt.ArrayLike = ()
@@ -43,7 +43,6 @@ class Skip:
     positions: Sequence[Any] = ()
     file: str | os.PathLike[str] | None = None
     replace: str = "drop"
-    # Positions of steps that a state had; filled by load_state_dict.
     resolved: Mapping[Range, tuple[int, int]] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,7 +89,8 @@ class Skipping:
             rows = np.concatenate([rows, quarantine.bad_samples(base, os.fspath(skip.file))])
         self._rows: I64 = np.unique(rows)
 
-    def _is_skipped(self, numbers: I64) -> Flags:
+    def is_skipped(self, numbers: I64) -> Flags:
+        """Flag the numbers of an order whose samples are skipped."""
         if not len(self._rows):
             return np.zeros(len(numbers), dtype=np.bool_)
         samples = numbers if self._indices is None else self._indices[numbers]
@@ -106,7 +106,7 @@ class Skipping:
         ranges = _joined([*ranges, *of_steps])
         if not ranges and not len(self._rows):
             return shard
-        skips = Skips(self._is_skipped, tuple(ranges), self.skip.replace == "next")
+        skips = Skips(self.is_skipped, tuple(ranges), self.skip.replace == "next")
         return SkippedRows(shard, skips) if isinstance(shard, PackedShard) else SkippedShard(shard, skips)
 
     def _positions(self, steps: Range, shard: orders.Shard | PackedShard) -> tuple[int, int]:

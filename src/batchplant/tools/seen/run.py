@@ -1,0 +1,397 @@
+"""A recorded run: the samples of any step, the steps of any sample, the worst samples, spikes of the loss."""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from ...codecs.cells import decode_cell
+from ...data.mix import Mix
+from ...data.quarantine import locate
+from ...data.reader import Reader, open_reader
+from ...errors import DamagedError, DataError, OptionError, SampleIndexError, exceptions_as, located
+from ...loading.executor import Batch
+from ...loading.loader import Loader
+from ...loading.node.recipe import RecipeDecoder
+from ...loading.preview import Cut, cut_of
+from ...loading.recording import fingerprint
+from ...loading.skipping import skip_of
+from ...ops.function import part_of
+from ...order.skips import SkippedShard
+from ...schema.columns import I64, AnyArray
+from .record import Notes, Stretch, all_notes, read_stretches, spikes_in
+
+# Positions of an order that are compared with a sample at a time.
+CHUNK_POSITIONS = 1 << 20
+# Steps with spikes whose samples are counted, and other steps that tell how frequent sources usually are.
+MAX_SPIKES, USUAL_STEPS = 1000, 200
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenSample:
+    """A sample in a batch: number, file and row there, key; source and pass in a mixture; draws; loss."""
+
+    step: int
+    rank: int
+    row: int
+    epoch: int
+    sample: int
+    file: str
+    file_row: int
+    key: str | None = None
+    source: str | None = None
+    repeat: int = 0
+    draws: dict[str, Cut] = dataclasses.field(default_factory=dict)
+    loss: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Spike:
+    """A step whose value jumped."""
+
+    step: int
+    value: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Spikes:
+    """Steps whose value jumped, and samples, sources and files by (count in these steps, times as usual)."""
+
+    steps: list[Spike]
+    samples: list[tuple[int, int]]
+    sources: list[tuple[str, int, float]]
+    files: list[tuple[str, int, float]]
+
+
+class Run:
+    """The record of a run, and the dataset that it names.
+
+    source: the dataset, where it lies elsewhere now, or was in memory. loader: a Loader with the options of
+    the run, for options that are code, such as an order that is a function, and were not recorded.
+
+    Raises: NotFoundError where there is no record; DamagedError where the file is none; what
+    :func:`batchplant.open` raises for the dataset.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, source: object = None, loader: Loader | None = None
+    ) -> None:
+        self.path = os.fspath(path)
+        self.stretches = read_stretches(self.path)
+        self._source, self._loader = source, loader
+        self._loaders: dict[str, Loader] = {}
+        self._notes: dict[int, Notes] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for loader in self._loaders.values():
+            loader.close()
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the run as it went on."""
+        return max((part.step + part.lasting for part in self.stretches), default=0)
+
+    def stretch(self, step: int) -> Stretch:
+        """Return the stretch that a step is in; raise SampleIndexError where there is none."""
+        for stretch in self.stretches:
+            if 0 <= step - stretch.step < stretch.lasting:
+                return stretch
+        raise SampleIndexError(f"the record has no step {step:,}; it has {self.steps:,} steps")
+
+    # -- the loader of a stretch -----------------------------------------------------------------------
+
+    @functools.cached_property
+    def reader(self) -> Reader:
+        """The dataset; warns if it is not as it was."""
+        process = self.stretches[-1].process if self.stretches else {}
+        if self._loader is not None:
+            reader = self._loader.reader
+        elif self._source is not None:
+            reader = self._source if isinstance(self._source, Reader) else open_reader(self._source)
+        elif process.get("reader") is None:
+            raise OptionError("the record does not say how the dataset is opened: give it", path=self.path)
+        else:
+            reader = _decoded(process["reader"], self.path)
+        dataset = process.get("dataset", {})
+        if dataset.get("samples") != len(reader):
+            raise DataError(
+                f"the run had a dataset of {dataset.get('samples')} samples, and this one has {len(reader)}",
+                path=reader.path,
+            )
+        if self._source is None and fingerprint(reader)["digest"] != dataset.get("digest"):
+            warnings.warn(
+                f"{reader.path}: files have other sizes or times than when the run began", stacklevel=2
+            )
+        return reader
+
+    def loader(self, stretch: Stretch) -> Loader:
+        """Return a loader that makes the batches of a stretch."""
+        process = stretch.process
+        key = json.dumps([process["options"], stretch.batch_size, stretch.settings], sort_keys=True)
+        if key not in self._loaders:
+            self._loaders[key] = self._make_loader(stretch)
+        return self._loaders[key]
+
+    def _make_loader(self, stretch: Stretch) -> Loader:
+        reader = self.reader
+        missing = set(stretch.process["not recorded"]) & {"order", "indices", "pack"}
+        skip = skip_of(stretch.settings.get("skip"), None)
+        changes = {"rank": 0, "world_size": 1, "batch_size": stretch.batch_size, "skip": skip, "workers": 1}
+        if self._loader is not None:
+            return self._loader._copy(reader, mesh=None, **changes)
+        if missing:
+            raise OptionError(
+                f"{', '.join(sorted(missing))} of the run are code, or too long for its record: give a "
+                "loader with the options of the run",
+                path=self.path,
+            )
+        options = {name: _decoded(text, self.path) for name, text in stretch.process["options"].items()}
+        return Loader(reader, **{**options, **changes})
+
+    def _shard(self, stretch: Stretch, rank: int) -> Any:
+        if not 0 <= rank < stretch.world_size:
+            raise OptionError(f"the step had {stretch.world_size} ranks; there is no rank {rank}")
+        loader = self.loader(stretch)
+        if loader._packing is not None and stretch.window is not None:
+            loader._packing.go_to(stretch.epoch, stretch.window)
+        return loader._shard(stretch.epoch, stretch.start, (rank, stretch.world_size))
+
+    # -- steps and samples -----------------------------------------------------------------------------
+
+    def ids(self, step: int, rank: int = 0) -> I64:
+        """Return the samples of a batch, as ``ids`` of the loader; without those that could not be read."""
+        stretch = self.stretch(step)
+        ids = self.loader(stretch).ids_at(self._shard(stretch, rank).batch(step - stretch.step))
+        failed = self.notes(rank).failed(step)
+        return ids[~np.isin(ids, failed)] if len(failed) else ids
+
+    def batch(self, step: int, rank: int = 0) -> Batch:
+        """Make a batch once more, with the same draws."""
+        stretch = self.stretch(step)
+        return self.loader(stretch)._executor.run(self.ids(step, rank), stretch.epoch)
+
+    def augmented(self, seen: Iterable[SeenSample]) -> dict[str, Any]:
+        """Return columns of samples as the training loop got them; images of floats are scaled to be seen."""
+        columns: dict[str, list[Any]] = {"sample": []}
+        for (step, rank), entries in itertools.groupby(seen, key=lambda entry: (entry.step, entry.rank)):
+            batch = self.batch(step, rank)
+            outputs = {output.name: output for output in self.loader(self.stretch(step)).plan.images}
+            for entry in entries:
+                columns["sample"].append(entry.sample)
+                for name, value in batch.values.items():
+                    cell = part_of(value, entry.row)
+                    cell = _visible(np.asarray(cell)) if name in outputs else cell
+                    columns.setdefault(name, []).append(cell)
+        return columns
+
+    def with_draws(self, seen: SeenSample) -> SeenSample:
+        """Return a sample with the boxes that its images are made of."""
+        loader, boxes = self.loader(self.stretch(seen.step)), {}
+        for output in loader.plan.images:
+            # An image that cannot be decoded has none.
+            with contextlib.suppress(DataError):
+                boxes[output.name] = cut_of(loader._executor, output, seen.sample, seen.epoch)
+        return dataclasses.replace(seen, draws=boxes)
+
+    def samples(self, step: int, rank: int | None = None, *, draws: bool = True) -> Iterator[SeenSample]:
+        """Yield the samples of a step, of one rank or of all; ``draws``: with the boxes of their images."""
+        stretch = self.stretch(step)
+        for number in range(stretch.world_size) if rank is None else [rank]:
+            ids = self.ids(step, number)
+            for row in range(len(ids)):
+                seen = self._seen(stretch, step, number, row, int(ids[row]))
+                yield self.with_draws(seen) if draws else seen
+
+    def _seen(self, stretch: Stretch, step: int, rank: int, row: int, sample: int) -> SeenSample:
+        place, source, repeat = locate(self._base, self._base_row(sample)), None, 0
+        if isinstance(self.reader, Mix):
+            group, _, lap = self.reader.origin([sample])
+            source, repeat = self.reader.names[int(group[0])], int(lap[0])
+        losses = self.notes(rank).losses(step)
+        loss = float(losses[row]) if losses is not None and row < len(losses) else None
+        return SeenSample(
+            step, rank, row, stretch.epoch, sample, self.reader.where(sample), place.sample,
+            self._key(sample), source, repeat, loss=loss,
+        )  # fmt: skip
+
+    @property
+    def _base(self) -> Reader:
+        return self.reader.base if isinstance(self.reader, Mix) else self.reader
+
+    def _base_row(self, sample: int) -> int:
+        reader = self.reader
+        return int(reader._base_rows(np.array([sample]))[0]) if isinstance(reader, Mix) else sample
+
+    def _key(self, sample: int) -> str | None:
+        keys = self.reader._keys()
+        if keys is None:
+            return None
+        value = decode_cell(keys.kind, keys.read(np.array([sample])), 0)
+        return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+    def step_at(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the step and the rank that had a position of an epoch.
+
+        Raises: SampleIndexError where no step had it.
+        """
+        for stretch in self.stretches:
+            if stretch.epoch == epoch and (step := self._step_of(stretch, position)) is not None:
+                for rank in range(stretch.world_size):
+                    shard = self._shard(stretch, rank)
+                    if isinstance(shard, SkippedShard):
+                        positions = shard.shard.positions(shard.step(step))
+                    else:
+                        positions = shard.positions(step)
+                    if position in positions:
+                        return stretch.step + step, rank
+        raise SampleIndexError(f"no step of the record had position {position:,} of epoch {epoch}")
+
+    def _step_of(self, stretch: Stretch, position: int) -> int | None:
+        """Return the step of a stretch, counted from its first, that reached a position."""
+        if position < stretch.start or not stretch.lasting:
+            return None
+        shard = self._shard(stretch, 0)
+        step = bisect.bisect_right(range(1, stretch.lasting + 1), position, key=shard.position_after)
+        return step if step < stretch.lasting else None
+
+    def appearances(self, sample: int | str) -> list[tuple[int, int, int]]:
+        """Return every (step, rank, row) that a sample came in, given by its number or its key."""
+        number = self.reader.keys().index(sample) if isinstance(sample, str) else sample
+        number = self._base_row(int(self.reader._check([number])[0]))
+        found: list[tuple[int, int, int]] = []
+        for stretch in self.stretches:
+            steps: Iterable[int] = range(stretch.lasting)
+            if stretch.lasting and self.loader(stretch)._packing is None:
+                steps = sorted(set(self._candidates(stretch, number)))
+            for step in steps:
+                for rank in range(stretch.world_size):
+                    ids = self.ids(stretch.step + step, rank)
+                    rows = self.reader._base_rows(ids) if isinstance(self.reader, Mix) else ids
+                    found += [
+                        (stretch.step + step, rank, row) for row in np.flatnonzero(rows == number).tolist()
+                    ]
+        return found
+
+    def _candidates(self, stretch: Stretch, number: int) -> Iterator[int]:
+        """Yield the steps of a stretch that may have a sample, from the order alone."""
+        loader = self.loader(stretch)
+        order = loader._make_order(stretch.epoch)
+        shard = self._shard(stretch, 0)
+        stop = shard.position_after(stretch.lasting)
+        replaced = loader._skipping.skip.replace == "next"
+        for position in _positions(loader, order, number, 0 if replaced else stretch.start, stop):
+            step = self._step_of(stretch, position)
+            if step is not None:
+                yield step
+            while replaced and position:
+                # It also stands for the skipped samples before it.
+                position -= 1
+                if not loader._skipping.is_skipped(order[position : position + 1])[0]:
+                    break
+                if (step := self._step_of(stretch, position)) is not None:
+                    yield step
+
+    # -- what was noted --------------------------------------------------------------------------------
+
+    def notes(self, rank: int = 0) -> Notes:
+        """Return the notes of a rank, as they were when it was first asked for."""
+        if rank not in self._notes:
+            self._notes[rank] = Notes(self.path, rank)
+        return self._notes[rank]
+
+    def worst(self, count: int = 100) -> list[SeenSample]:
+        """Return the samples with the largest losses that were noted, of all ranks."""
+        ranked = [(entry, notes.rank) for notes in all_notes(self.path) for entry in notes.worst(count)]
+        ranked.sort(key=lambda item: -np.nan_to_num(item[0][0], nan=np.inf))
+        worst = []
+        for (_, step, row), rank in ranked[:count]:
+            ids = self.ids(step, rank)
+            if row < len(ids):
+                worst.append(self._seen(self.stretch(step), step, rank, row, int(ids[row])))
+        return worst
+
+    def spikes(self, name: str = "loss", *, window: int = 50, threshold: float = 6.0) -> Spikes:
+        """Return the steps whose value jumped, and what is in them more often than usual."""
+        steps, values = self.notes().series(name)
+        if not len(steps):
+            raise OptionError(
+                f"the record has no values of {name}: loader.note({name}=…) adds them", path=self.path
+            )
+        flags = spikes_in(values, window, threshold)
+        spikes = [Spike(*pair) for pair in zip(steps[flags].tolist(), values[flags].tolist(), strict=True)]
+        usual = steps[np.unique(np.linspace(0, len(steps) - 1, USUAL_STEPS).astype(np.int64))].tolist()
+        inside = self._counts([spike.step for spike in spikes[:MAX_SPIKES]])
+        outside = self._counts(usual)
+        samples = [(int(name), count) for name, count in inside[0].most_common() if count > 1]
+        return Spikes(spikes, samples, _ranked(inside[1], outside[1]), _ranked(inside[2], outside[2]))
+
+    def _counts(self, steps: list[int]) -> tuple[Counter[int], Counter[str], Counter[str]]:
+        samples: Counter[int] = Counter()
+        for step in steps:
+            for rank in range(self.stretch(step).world_size):
+                samples.update(self.ids(step, rank).tolist())
+        sources: Counter[str] = Counter()
+        files: Counter[str] = Counter()
+        for sample, count in samples.items():
+            files[self.reader.where(sample)] += count
+            if isinstance(self.reader, Mix):
+                sources[self.reader.names[int(self.reader.origin([sample])[0][0])]] += count
+        return samples, sources, files
+
+
+def _visible(image: AnyArray) -> AnyArray:
+    """Return an image as uint8, channels last, from its darkest value to its brightest."""
+    if image.ndim == 3 and image.shape[0] in (1, 3, 4) and image.shape[2] not in (1, 3, 4):
+        image = image.transpose(1, 2, 0)
+    if image.dtype == np.uint8:
+        return image
+    low, high = float(image.min(initial=0)), float(image.max(initial=0))
+    return ((image - low) * (255 / max(high - low, 1e-9))).astype(np.uint8)
+
+
+def _ranked(inside: Counter[str], outside: Counter[str]) -> list[tuple[str, int, float]]:
+    """Return (name, count, share inside / share outside), the largest ratio first."""
+    total, usual = max(inside.total(), 1), max(outside.total(), 1)
+    rows = [
+        (name, count, (count / total) / (max(outside[name], 0.5) / usual)) for name, count in inside.items()
+    ]
+    return sorted(rows, key=lambda row: (-row[2], row[0]))
+
+
+def _positions(loader: Loader, order: Any, number: int, start: int, stop: int) -> list[int]:
+    """Return the positions of a sample in an order, at most up to ``stop``."""
+    reader, indices = loader.reader, loader.indices
+    length = min(stop, order.length)
+    if order._find is not None and not isinstance(reader, Mix):
+        numbers = np.array([number]) if indices is None else np.flatnonzero(indices == number)
+        positions = np.sort(order.find(numbers)) if len(numbers) else numbers
+        return [position for position in positions.tolist() if start <= position < length]
+    found: list[int] = []
+    for first in range(start, length, CHUNK_POSITIONS):
+        samples = loader.ids_at(order.take(np.arange(first, min(first + CHUNK_POSITIONS, length))))
+        rows = reader._base_rows(samples) if isinstance(reader, Mix) else samples
+        found += (first + np.flatnonzero(rows == number)).tolist()
+    return found
+
+
+def _decoded(text: str, path: str) -> Any:
+    """Return a value of a record; nothing in it is code."""
+    with exceptions_as(DamagedError, "not the record of a run", ValueError, path=path):
+        data = base64.b64decode(text, validate=True)
+    with located(path=path):
+        return RecipeDecoder().load(data)
