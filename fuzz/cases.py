@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pickle
 import shutil
 import uuid
 from collections.abc import Callable
@@ -109,7 +110,7 @@ def names() -> list[str]:
     written = [name for name, one in all_formats().items() if one.writer is not None]
     golden = sorted(f"golden-{path.name}" for path in GOLDEN.iterdir() if path.is_dir())
     indexed = [f"{name}.index" for name in INDEXED]
-    return [*sorted([*written, *READ_ONLY, "lst"]), *VARIANTS, *indexed, *golden]
+    return [*sorted([*written, *READ_ONLY, "lst", "published"]), *VARIANTS, *indexed, *golden]
 
 
 def make(name: str, folder: Path) -> list[Case]:
@@ -131,6 +132,8 @@ def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any
     found = all_formats()[name]
     if name == "lst":
         return _list(folder)
+    if name == "published":
+        return _published(folder)
     if name in READ_ONLY:
         whole, copied = READ_ONLY[name].is_dir(), folder / READ_ONLY[name].name
         copy = shutil.copytree if whole else shutil.copy
@@ -185,6 +188,15 @@ def _detection(path: Path, name: str, found: Any, without: tuple[str, ...] = ("k
             cells = {key: value(number) for key, (_, value) in chosen.items()}
             out.append({"image": sample(number)["image"], **cells})
     return path
+
+
+def _published(folder: Path) -> Path:
+    """CIFAR-10 as its Python version has it."""
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
+    (folder / "cifar").mkdir()
+    (folder / "cifar/test_batch").write_bytes(pickle.dumps({"data": pixels, "labels": [0, 2, 1]}, 2))
+    (folder / "cifar/batches.meta").write_bytes(pickle.dumps({"label_names": ["a", "b", "c"]}, 2))
+    return folder / "cifar"
 
 
 def _list(folder: Path) -> Path:

@@ -7,9 +7,11 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import io
 import json
 import os
 import shutil
+import tarfile
 import tempfile
 import tracemalloc
 import typing
@@ -172,8 +174,31 @@ def checkpoint(folder: Path) -> Path:
     return folder / "model"
 
 
+def archived(folder: Path) -> Path:
+    """ILSVRC's training set: an archive of two archives."""
+    outer = folder / "ILSVRC2012_img_train.tar"
+    for first, last in ((0, 20), (20, COUNT)):
+        inner = folder / f"n{first:08d}.tar"
+        with tarfile.open(inner, "w") as out:
+            for number in range(first, last):
+                data = bulk(number, bp.Image())
+                member = tarfile.TarInfo(f"n{first:08d}_{number:04d}.JPEG")
+                member.size = len(data)
+                out.addfile(member, io.BytesIO(data))
+        with tarfile.open(outer, "a") as out:
+            out.add(inner, inner.name)
+        inner.unlink()
+    return outer
+
+
 # Formats that are only read.
-OTHERS = {"lst": listed, "tiff": tiled, "pmml": model_of_fields, "savedmodel": checkpoint}
+OTHERS = {
+    "published": archived,
+    "lst": listed,
+    "tiff": tiled,
+    "pmml": model_of_fields,
+    "savedmodel": checkpoint,
+}
 
 
 @pytest.fixture(scope="module")
@@ -468,7 +493,8 @@ def test_compression_of_tiff(kind: str, tmp_path: Path) -> None:
 def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
     with read(datasets(name), name) as reader:
         wanted = {
-            "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": ""
+            "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
+            "published": "label == 1",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
         wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted

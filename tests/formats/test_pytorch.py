@@ -18,7 +18,7 @@ import batchplant as bp
 import processes
 from batchplant.formats.base.tensors import TENSORS
 from batchplant.formats.pytorch import PytorchWriter
-from batchplant.formats.pytorch.unpickle import STORAGES, Unpickler
+from batchplant.formats.pytorch.objects import STORAGES, TensorUnpickler
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 from batchplant.testing.suite import tensor
@@ -338,7 +338,7 @@ def test_older_files_with_parts_of_storages():
     """A storage that is a part of another, as PyTorch 0.4 wrote them."""
     data = pickle.dumps
     said = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\4(X\1\0\0\x001K\1K\2ttQ."
-    pickles = Unpickler(memoryview(data(1, 2) + b"\x80\x02" + said))
+    pickles = TensorUnpickler(memoryview(data(1, 2) + b"\x80\x02" + said))
     assert pickles.load() == 1
     found = pickles.load()
     assert (found.key, found.count, found.offset) == ("0", 2, 1)
@@ -370,7 +370,7 @@ plain = st.recursive(
 
 @given(value=plain, protocol=st.integers(2, 5))
 def test_plain_values_are_read_as_python_reads_them(value, protocol):
-    found = Unpickler(memoryview(pickle.dumps(value, protocol))).load()
+    found = TensorUnpickler(memoryview(pickle.dumps(value, protocol))).load()
     assert found == value
     assert type(found) is type(value)
 
@@ -378,7 +378,7 @@ def test_plain_values_are_read_as_python_reads_them(value, protocol):
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_values_or_errors(data):
     with contextlib.suppress(bp.BatchplantError):
-        Unpickler(memoryview(data)).load()
+        TensorUnpickler(memoryview(data)).load()
 
 
 def test_pytorch_is_not_imported():

@@ -94,8 +94,8 @@ def parse_options(texts: list[str], taker: Callable[..., Any] = open_reader) -> 
         for parameter in inspect.signature(taker).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    # Tables with transactions of their own have more modes than there are flags.
-    names = {*parameters} - {"mode"}
+    # Tables with transactions of their own have more modes than there are flags; media have no flag.
+    names = {*parameters} - {"mode", "media"}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:

@@ -35,6 +35,7 @@ OUTLINES: dict[str, Outline] = {
     "parquet": Outline((".parquet", ".pq"), folder=None),
     "pickle": Outline((".pkl", ".pickle")),
     "pmml": Outline((".pmml",)),
+    "published": Outline((), folder=None),
     "pytorch": Outline((".pt", ".pth", ".ckpt", ".bin.index.json"), has_parts=True),
     "recordio": Outline((".rec",), side_cars=("{name}.schema.json", "{stem}.idx")),
     "safetensors": Outline((".safetensors", ".safetensors.index.json"), has_parts=True),

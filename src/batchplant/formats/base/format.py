@@ -11,6 +11,9 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from ... import _native
 from ...data.reader import Reader
 from ...data.tensors import TENSORS
 from ...data.writer import Writer
@@ -94,6 +97,12 @@ class Probe:
             shown = (entry for entry in entries if not entry.name.startswith("."))
             names = itertools.islice(shown, limit)
             return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in names)
+
+
+def archives_within(probe: Probe) -> bool:
+    """Return whether a file is a tar archive of tar archives."""
+    head = np.frombuffer(probe.head[:512], np.uint8)
+    return probe.head[:100].rstrip(b"\0").endswith(b".tar") and _native.is_tar_header(head)
 
 
 def never(probe: Probe) -> bool:

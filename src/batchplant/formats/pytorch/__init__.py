@@ -31,7 +31,8 @@ from ...storage.zips import CHECKED, ZipMembers, ZipSpool
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
 from ..base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_parts, size_of
-from .unpickle import DTYPES, STORAGES, OtherTensor, Record, Storage, TensorView, Unpickler
+from ..base.unpickle import Record
+from .objects import DTYPES, STORAGES, OtherTensor, Storage, TensorUnpickler, TensorView
 
 # -- reader -------------------------------------------------------------------------------------------
 # Reads what torch.save and torch.jit.save write: archives, and the older files without one.
@@ -80,14 +81,14 @@ class Checkpoint:
         name = f"{self._root}data.pkl"
         offset = self.members.start(name) if self.members.stored(name) else 0
         try:
-            return Unpickler(self.members.view(name).data).load()
+            return TensorUnpickler(self.members.view(name).data).load()
         except DamagedError as error:
             error.offset = None if error.offset is None else offset + error.offset
             raise
 
     def _open_legacy(self, start: int) -> Any:
         """A number, a version, facts of the machine, the object, the keys of the storages; then these."""
-        pickles = Unpickler(self.source.view(0, self.source.size).data, start)
+        pickles = TensorUnpickler(self.source.view(0, self.source.size).data, start)
         version, machine = pickles.load(), pickles.load()
         if version != 1001 or not isinstance(machine, dict):
             raise DamagedError(f"an unknown version {str(version)[:40]}")

@@ -21,7 +21,7 @@ from ...storage import RemoteSource, Source, index, open_source
 from ...storage.compressed import CHECKED, GzipSource, check_gzip, open_gzip
 from ...storage.index import Report
 from ...storage.spans import Spans
-from ..base.format import Probe
+from ..base.format import Probe, archives_within
 from ..base.records import given_schema
 from . import members, scan
 from .layout import BLOCK, KEY, Note
@@ -317,4 +317,5 @@ def sniff(probe: Probe) -> bool:
             head = zlib.decompressobj(31).decompress(head, BLOCK)
         except zlib.error:
             return False
-    return _native.is_tar_header(np.frombuffer(head[:BLOCK], np.uint8))
+    is_tar = _native.is_tar_header(np.frombuffer(head[:BLOCK], np.uint8))
+    return is_tar and not probe.ask(archives_within)

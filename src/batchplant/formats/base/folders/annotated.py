@@ -12,7 +12,9 @@ from ....errors import BatchplantError
 from ....storage import join, open_source, tree
 from ..format import Probe
 
-COCO, YOLO, VOC = "coco", "yolo", "voc"
+COCO, YOLO, VOC, PUBLISHED = "coco", "yolo", "voc", "published"
+# Of ILSVRC beside its validation images; of Common Voice, whose sounds are in a folder beside tables.
+GROUND_TRUTH, CLIPS = "ILSVRC2012_validation_ground_truth.txt", "clips/"
 # Names looked at in a folder, and bytes of a file.
 PROBED_NAMES, HEAD_BYTES = 64, 1 << 16
 # Files of annotations lie alone, or few beside each other; many are something else.
@@ -33,10 +35,12 @@ def is_coco(head: bytes) -> bool:
 
 
 def annotated(probe: Probe) -> str | None:
-    """Return the detection format of a folder; ``probe.ask(annotated)`` looks once for all callers."""
+    """Return the format whose annotations a folder has; ``probe.ask(annotated)`` looks once."""
     if not probe.folder:
         return None
     names = set(probe.names)
+    if GROUND_TRUTH in names or (CLIPS in names and any(name.endswith(".tsv") for name in names)):
+        return PUBLISHED
     with contextlib.suppress(BatchplantError, OSError):
         if _is_voc(probe.path, names):
             return VOC

@@ -1,0 +1,581 @@
+"""Parsers of the files that datasets are published in: arrays of pixels, archives of archives, tables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _native
+from ...codecs.infer import infer_image
+from ...data.keys import FormatKeys
+from ...data.reader import Reader
+from ...errors import DamagedError, NotFoundError, UnsafeError, exceptions_as, located
+from ...schema import Audio, Field, Image, Int, Schema, Text, field_from_json
+from ...schema.columns import I32, I64, AnyArray, Columns, Ragged, starts_of
+from ...storage import Source, index, join, limits, open_source, read_beside, read_text, tree
+from ...storage.compressed import UnpackedSource, collect, inflate, unpack
+from ...storage.spans import Spans
+from ..base.folders.annotated import CLIPS, GROUND_TRUTH
+from ..base.manifest import MediaReader
+from ..base.memory import MemoryReader
+from ..base.unpickle import CONTAINERS, Maker, Record, Unpickler
+from .layouts import Layout
+
+IMAGE = "image"
+DEVKIT = "ILSVRC2012_devkit_t12"
+# Classes of the challenge; synsets above them have larger numbers.
+ILSVRC_CLASSES = 1000
+# A piece of an archive, larger than the largest header.
+SCANNED_BYTES = 32 << 20
+# Arrays of an index.
+NUMBERS = ("starts", "sizes", "labels")
+PROBED_IMAGES, HEAD_BYTES = 48, 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Files of one split in a folder, to open."""
+
+    folder: str
+    layout: Layout
+    split: str
+    files: list[str]
+    index: str
+
+    def path(self, name: str) -> str:
+        return join(self.folder, name)
+
+    def names_of(self, field: str) -> tuple[str, ...] | None:
+        """Return the names of classes, if the file with them is there."""
+        if field not in self.layout.classes:
+            return None
+        name, key = self.layout.classes[field]
+        path = self.path(name.format(variant=self.split.rpartition("-")[0]))
+        data = read_beside(path)
+        if data is None:
+            return None
+        with located(path=path):
+            if key:
+                names = _unpickled(data).get(key)
+            elif "{" in name:
+                names = _mapped(data)
+            else:
+                names = data.decode("utf-8", "replace").split()
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise DamagedError(f"there are no names of classes in it ({key})")
+            return tuple(names)
+
+
+class Part(NamedTuple):
+    """Runs of bytes of a source that are images, and their labels."""
+
+    source: Source
+    starts: I64
+    sizes: I64
+    labels: Mapping[str, AnyArray] = {}
+
+
+class RunsReader(Reader):
+    """Images that are runs of bytes, labels in memory. ``pixels``: (channels, height, width) of raw images,
+    channel after channel. ``keys``: of the samples."""
+
+    def __init__(
+        self,
+        path: str,
+        parts: Sequence[Part],
+        image: Image,
+        fields: Mapping[str, Field],
+        *,
+        pixels: tuple[int, int, int] | None = None,
+        keys: Ragged | None = None,
+    ) -> None:
+        self.path, self._pixels, self._key_cells = path, pixels, keys
+        self._sources = [part.source for part in parts]
+        counts = [len(part.starts) for part in parts]
+        self.length = sum(counts)
+        self._unpacked = any(isinstance(source, UnpackedSource) for source in self._sources)
+        self._in_place = not self._unpacked and (pixels is None or pixels[0] == 1)
+        self._file: I32 = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+        self._starts: I64 = np.concatenate([part.starts for part in parts])
+        self._sizes: I64 = np.concatenate([part.sizes for part in parts])
+        for part in parts:
+            bad = part.source.outside(part.starts, part.sizes)
+            if bad is not None:
+                raise DamagedError("an image ends outside of the file", path=part.source.path, sample=bad)
+        self._labels = {name: np.concatenate([part.labels[name] for part in parts]) for name in fields}
+        for name, field in fields.items():
+            assert isinstance(field, Int)
+            wrong = self._labels[name] >= len(field.names or ())
+            if field.names and wrong.any():
+                row = int(np.argmax(wrong))
+                label = int(self._labels[name][row])
+                raise DamagedError(f"there is no class {label}", path=path, sample=row, field=name)
+        self.schema = Schema({IMAGE: image, **fields})
+
+    def _gather(self, indices: I64, sizes: I64) -> Ragged:
+        offsets = starts_of(sizes)
+        data = np.empty(int(offsets[-1]), dtype=np.uint8)
+        for number in np.unique(self._file[indices]).tolist():
+            rows = np.flatnonzero(self._file[indices] == number)
+            starts = self._starts[indices[rows]]
+            self._sources[number].gather_into(starts, sizes[rows], data, offsets[rows])
+        return Ragged(data, offsets)
+
+    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
+        return Columns(
+            (name, self._images(indices) if name == IMAGE else self._labels[name][indices]) for name in fields
+        )
+
+    def _images(self, indices: I64) -> Ragged:
+        cells = self._gather(indices, self._sizes[indices])
+        if self._pixels is None:
+            return cells
+        rows = cells.data.reshape(len(indices), *self._pixels).transpose(0, 2, 3, 1)
+        return Ragged(np.ascontiguousarray(rows).reshape(-1), cells.offsets, self._shapes(len(indices)))
+
+    def _shapes(self, count: int) -> I32:
+        assert self._pixels is not None
+        channels, height, width = self._pixels
+        return np.full((count, 3), (height, width, channels), dtype=np.int32)
+
+    def _spans(self, field: str, indices: I64) -> Spans | None:
+        if field != IMAGE or not self._in_place:
+            return None
+        shapes = None if self._pixels is None else self._shapes(len(indices))
+        return Spans(self._sources, self._starts[indices], self._sizes[indices], self._file[indices], shapes)
+
+    def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
+        indices = indices if IMAGE in fields and not self._unpacked else indices[:0]
+        return Spans(self._sources, self._starts[indices], self._sizes[indices], self._file[indices])
+
+    def _keys(self) -> FormatKeys | None:
+        return None if self._key_cells is None else FormatKeys(Text(), self._key_cells.take)
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+
+# -- arrays of pixels ---------------------------------------------------------------------------------
+
+
+def idx(request: Request) -> Reader:
+    """Images and labels in two IDX files."""
+    parts, shape = [], None
+    for name in request.files:
+        with located(path=request.path(name)):
+            images, shape, start = _idx(request.path(name), 3)
+        labels_name = name.replace("images", "labels").replace("idx3", "idx1")
+        with located(path=request.path(labels_name)):
+            labels, (count,), first = _idx(request.path(labels_name), 1)
+            if count != shape[0]:
+                raise DamagedError(f"it has {count} labels of {shape[0]} images", offset=4)
+            values = labels.view(first, count).copy()
+            labels.close()
+        parts.append(_rows(images, start, shape[0], shape[1] * shape[2], {"label": values}))
+    assert shape is not None
+    fields = {"label": Int("uint8", names=request.names_of("label"))}
+    return RunsReader(request.folder, parts, Image("raw", "L"), fields, pixels=(1, shape[1], shape[2]))
+
+
+def _idx(path: str, axes: int) -> tuple[Source, list[int], int]:
+    """Return the source of an IDX file of bytes, its shape, and where its values begin."""
+    source = open_source(path)
+    if source.view(0, min(2, source.size)).tobytes() == b"\x1f\x8b":
+        packed, source = source, unpack(source, "gzip")
+        packed.close()
+    if source.view(0, 4).tobytes() != bytes([0, 0, 8, axes]):
+        raise DamagedError(f"it is no IDX file of bytes with {axes} axes", offset=0)
+    shape = source.array(">u4", 4, axes).tolist()
+    start = 4 + 4 * axes
+    if start + int(np.prod(shape, dtype=object)) != source.size or (axes > 1 and 0 in shape[1:]):
+        raise DamagedError(f"values of shape {shape} do not take {source.size - start} bytes", offset=4)
+    return source, shape, start
+
+
+def _rows(
+    source: Source, start: int, count: int, stride: int, labels: Mapping[str, AnyArray], head: int = 0
+) -> Part:
+    """Return images of one size that lie at a stride, behind ``head`` bytes each."""
+    starts = start + head + stride * np.arange(count, dtype=np.int64)
+    return Part(source, starts, np.full(count, stride - head, dtype=np.int64), labels)
+
+
+def records(request: Request) -> Reader:
+    """Records of labels, a byte each, and pixels."""
+    layout, parts = request.layout, []
+    assert layout.pixels is not None
+    head, width = len(layout.labels), int(np.prod(layout.pixels))
+    for name in request.files:
+        source = open_source(request.path(name))
+        count, remainder = divmod(source.size, head + width)
+        if remainder:
+            raise DamagedError(
+                f"{source.size} bytes are no whole records of {head + width}", path=source.path
+            )
+        column = source.gather_rows(0, head + width, head, np.arange(count))
+        labels = {
+            field: column[:, byte].copy() for field, byte in layout.labels.items() if isinstance(byte, int)
+        }
+        parts.append(_rows(source, 0, count, head + width, labels, head))
+    return RunsReader(request.folder, parts, Image("raw"), _fields(request), pixels=layout.pixels)
+
+
+def pickles(request: Request) -> Reader:
+    """Pickled dicts of an array of pixels and lists of labels."""
+    layout, parts = request.layout, []
+    assert layout.pixels is not None
+    width = int(np.prod(layout.pixels))
+    for name in request.files:
+        path = request.path(name)
+        source = open_source(path)
+        with located(path=path):
+            batch = _unpickled(source.view(0, source.size))
+            pixels = _array(batch.get("data"), width)
+            labels = {field: _labels(batch.get(key), len(pixels)) for field, key in layout.labels.items()}
+        source.close()
+        unpacked = UnpackedSource(path, pixels.reshape(-1))
+        parts.append(_rows(unpacked, 0, len(pixels), width, labels))
+    return RunsReader(request.folder, parts, Image("raw"), _fields(request), pixels=layout.pixels)
+
+
+def _fields(request: Request) -> dict[str, Field]:
+    return {name: Int("uint8", names=request.names_of(name)) for name in request.layout.labels}
+
+
+def _labels(values: object, count: int) -> AnyArray:
+    if not isinstance(values, list) or len(values) != count or not all(type(v) is int for v in values):
+        raise DamagedError(f"there are no {count} labels in it")
+    if values and not 0 <= min(values) <= max(values) <= 255:
+        raise DamagedError("a label is no byte")
+    return np.array(values, dtype=np.uint8)
+
+
+def _array(record: object, width: int) -> AnyArray:
+    """Return the rows of an array of bytes: its state is (version, shape, dtype, Fortran order, bytes)."""
+    match record:
+        case Record(
+            "ndarray", (_, (int(rows), int(columns)), "u1" | "uint8", False, str() | bytes() as data)
+        ):
+            content = data.encode("latin1") if isinstance(data, str) else data
+            if columns == width and rows >= 0 and rows * columns == len(content):
+                return np.frombuffer(content, dtype=np.uint8).reshape(rows, columns)
+    raise DamagedError(f"there are no pixels in it, {width} bytes for each image")
+
+
+def _from_buffer(data: object, dtype: object, shape: object, order: object) -> Record:
+    """Return the array that protocol 5 has as a buffer."""
+    return Record("ndarray", (1, shape, dtype, order != "C", data))
+
+
+class _ArrayUnpickler(Unpickler):
+    """Unpickles arrays of NumPy as their states."""
+
+    encoding = "latin1"
+
+    @staticmethod
+    def find(module: str, name: str) -> object:
+        if (module, name) in CONTAINERS:
+            return CONTAINERS[module, name]
+        if module.startswith("numpy"):
+            if name == "_reconstruct":
+                return Maker(lambda *_: Record("ndarray"))
+            if name == "_frombuffer":
+                return Maker(_from_buffer)
+            if name in ("ndarray", "dtype"):
+                return Maker(lambda code="", *_: code)
+        raise UnsafeError(
+            f"its pickle asks for {module[:80]}.{name[:80]}, which no array needs; it is not loaded"
+        )
+
+
+def _unpickled(data: Any) -> dict[Any, Any]:
+    batch = _ArrayUnpickler(memoryview(data)).load()
+    if not isinstance(batch, dict):
+        raise DamagedError("its pickle is no dict")
+    return {
+        name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in batch.items()
+    }
+
+
+def _mapped(data: bytes) -> list[str]:
+    """Return the characters that EMNIST's labels stand for: lines of a label and codes of characters."""
+    try:
+        lines = [list(map(int, line.split())) for line in data.decode().splitlines() if line.strip()]
+        if [line[0] for line in lines] != list(range(len(lines))):
+            raise ValueError("labels are not in order")
+        return ["".join(map(chr, line[1:])) for line in lines]
+    except (ValueError, IndexError, OverflowError) as error:
+        raise DamagedError(f"it is no mapping of labels: {error}") from None
+
+
+# -- ILSVRC -------------------------------------------------------------------------------------------
+
+
+def archives(request: Request) -> Reader:
+    """An archive of an archive for each class, or of all images."""
+    [name] = request.files
+    path = request.path(name)
+    source = open_source(path)
+    with located(path=path):
+        scan = functools.partial(_scan_images, nested=request.split == "train")
+        loaded = index.load(source, "published", scan, mode=request.index, check=_is_scan)
+    arrays = loaded.arrays
+    keys = Ragged(arrays["keys"], arrays["key_offsets"])
+    if request.split == "train":
+        names = arrays["classes"].tobytes().decode("utf-8", "replace").split("\n")
+        labels = {"label": arrays["labels"]}
+        fields: dict[str, Field] = {"label": Int(names=tuple(names))}
+    else:
+        fields, labels = _truth(
+            request, [key.tobytes().decode("utf-8", "replace") for key in keys if key is not None]
+        )
+    part = Part(source, arrays["starts"], arrays["sizes"], labels)
+    return RunsReader(request.folder, [part], _image_of(loaded), fields, keys=keys)
+
+
+def _is_scan(loaded: index.Index) -> bool:
+    count = len(loaded.arrays["starts"])
+    return (
+        loaded.has(starts="i8", sizes="i8", labels="i8", key_offsets="i8", keys="u1", classes="u1")
+        and all(len(loaded.arrays[name]) == count for name in ("sizes", "labels"))
+        and len(loaded.arrays["key_offsets"]) == count + 1
+        and int(loaded.arrays["key_offsets"][-1]) == len(loaded.arrays["keys"])
+        and bool((np.diff(loaded.arrays["key_offsets"]) >= 0).all())
+        and bool((loaded.arrays["labels"] >= 0).all())
+        and _image_of(loaded) is not None
+    )
+
+
+def _image_of(loaded: index.Index) -> Image:
+    image = field_from_json(loaded.facts["image"])
+    if not isinstance(image, Image):
+        raise DamagedError("the index is of no images")
+    return image
+
+
+def _scan_images(source: Source, report: index.Report, *, nested: bool) -> tuple[index.Arrays, index.Facts]:
+    """Locate the images of an archive, or of the archives in it, whose names are then the classes."""
+    members = sorted(_members(source, 0, source.size))
+    rows = [(*image, 0) for image in members]
+    classes = [key for key, _, _ in members] if nested else []
+    if nested:
+        rows = []
+        for label, (_, start, size) in enumerate(members):
+            rows += [(*image, label) for image in sorted(_members(source, start, size))]
+            report(start + size)
+    keys, *numbers = zip(*rows, strict=True) if rows else ((), (), (), ())
+    chosen = rows[:: max(1, len(rows) // PROBED_IMAGES)]
+    heads = [source.view(start, min(size, HEAD_BYTES)) for _, start, size, _ in chosen]
+    image = infer_image(Ragged.from_cells(heads)) if heads else None
+    arrays = {name: np.array(values, dtype=np.int64) for name, values in zip(NUMBERS, numbers, strict=True)}
+    arrays["keys"] = np.frombuffer(b"".join(keys), dtype=np.uint8)
+    arrays["key_offsets"] = starts_of(np.array([len(key) for key in keys], dtype=np.int64))
+    arrays["classes"] = np.frombuffer(b"\n".join(classes), dtype=np.uint8)
+    return arrays, {"image": (image or Image()).to_json()}
+
+
+def _members(source: Source, start: int, size: int) -> list[tuple[bytes, int, int]]:
+    """Return the key, the offset and the size of every member of an archive that lies in a file."""
+    scanner = _native.TarScanner()
+    failure = None
+    while scanner.next < size and failure is None:
+        offset = scanner.next
+        failure = scanner.scan(source.view(start + offset, min(SCANNED_BYTES, size - offset)), size)
+    result: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
+    if result["failure"] is not None:
+        message, offset = result["failure"]
+        raise DamagedError(message, offset=start + offset)
+    text, ends = result["keys"].tobytes(), result["key_offsets"].tolist()
+    keys = [text[ends[row] : ends[row + 1]] for row in result["rows"].tolist()]
+    return list(zip(keys, (result["starts"] + start).tolist(), result["sizes"].tolist(), strict=True))
+
+
+def flat(request: Request) -> Reader:
+    """A folder of images whose labels are the lines of a file."""
+    names = sorted(name for name in tree.names(request.folder) if re.fullmatch(request.layout.files, name))
+    fields, labels = _truth(request, [name.removesuffix(".JPEG") for name in names])
+    table = MemoryReader({IMAGE: names, **labels}, schema={IMAGE: Text(), **fields})
+    return MediaReader(table, media={IMAGE: Image()}, folder=request.folder)
+
+
+def _truth(request: Request, keys: list[str]) -> tuple[dict[str, Field], dict[str, AnyArray]]:
+    """Return the labels of validation images, whose names end with the number of their line.
+
+    ``label`` is the class as in the training set, in order of the synsets' names, where the development kit
+    says which synset a number stands for; else ``ilsvrc_id`` is that number.
+    """
+    truth = _devkit(request, GROUND_TRUTH)
+    if truth is None:
+        raise NotFoundError(
+            f"the labels are in {GROUND_TRUTH} of {DEVKIT}.tar.gz; put it beside the images",
+            path=request.folder,
+        )
+    with exceptions_as(DamagedError, "the ground truth is no numbers", ValueError, OverflowError, IndexError):
+        numbers = np.array(truth.decode().split(), dtype=np.int64)
+        rows = np.array([int(key.rpartition("_")[2]) - 1 for key in keys], dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(numbers):
+            raise ValueError(f"{len(numbers)} lines are fewer than images")
+        ids = numbers[rows]
+    meta = _devkit(request, "meta.mat")
+    if meta is None:
+        return {"ilsvrc_id": Int()}, {"ilsvrc_id": ids}
+    synsets = {
+        synset["ILSVRC2012_ID"]: synset["WNID"]
+        for synset in _structures(meta, "synsets", "ILSVRC2012_ID", "WNID")
+    }
+    classes = {number: str(name) for number, name in synsets.items() if number <= ILSVRC_CLASSES}
+    names = tuple(sorted(classes.values()))
+    places = {number: names.index(name) for number, name in classes.items()}
+    with exceptions_as(DamagedError, "the ground truth has an unknown class", KeyError, path=request.folder):
+        labels = np.array([places[number] for number in ids.tolist()], dtype=np.int64)
+    return {"label": Int(names=names)}, {"label": labels}
+
+
+def _devkit(request: Request, name: str) -> bytes | None:
+    """Return a file of the development kit: beside the images, in its folder, or in its archive."""
+    for below in (name, f"{DEVKIT}/data/{name}"):
+        data = read_beside(request.path(below))
+        if data is not None:
+            return data
+    packed = request.path(f"{DEVKIT}.tar.gz")
+    if not tree.is_file(packed):
+        return None
+    with contextlib.closing(open_source(packed)) as source:
+        unpacked = collect(packed, inflate(source), source.size)
+    with (
+        exceptions_as(
+            DamagedError, "no archive", tarfile.TarError, OSError, ValueError, EOFError, path=packed
+        ),
+        tarfile.open(fileobj=unpacked.file(), mode="r:") as archive,
+    ):
+        for member in archive:
+            if member.isfile() and member.name.endswith(f"/data/{name}"):
+                limits.check(member.name, member.size)
+                file = archive.extractfile(member)
+                return None if file is None else file.read()
+    return None
+
+
+# -- MATLAB -------------------------------------------------------------------------------------------
+# Arrays of structures in files of version 5: enough to read ``meta.mat`` of ILSVRC.
+#
+# Elements: u32 type, u32 bytes, data padded to 8; up to 4 bytes of data may stand in the tag itself. A matrix
+# holds flags, dimensions, a name, then its content: for structures the names of fields and a matrix for each
+# field of each structure.
+
+MATRIX, COMPRESSED = 14, 15
+STRUCT, CHAR = 2, 4
+MAT_NUMBERS = {
+    1: "<i1",
+    2: "<u1",
+    3: "<i2",
+    4: "<u2",
+    5: "<i4",
+    6: "<u4",
+    7: "<f4",
+    9: "<f8",
+    12: "<i8",
+    13: "<u8",
+}
+TEXTS = {16: "utf-8", 17: "utf-16-le", 18: "utf-32-le"}
+HEADER_BYTES = 128
+
+
+def _structures(data: bytes, name: str, *fields: str) -> list[dict[str, Any]]:
+    """Return the structures of an array, each with these fields that are numbers or texts."""
+    errors = (ValueError, KeyError, IndexError, StopIteration, OverflowError, zlib.error, LookupError)
+    with exceptions_as(DamagedError, "no MATLAB file of version 5", *errors):
+        if data[124:128] != b"\x00\x01IM":
+            raise ValueError("its header is another")
+        for kind, content in _elements(data[HEADER_BYTES:]):
+            if kind == COMPRESSED:
+                limit = limits.allowed(len(content))
+                [(kind, content)] = _elements(zlib.decompressobj().decompress(content, limit))
+            if kind == MATRIX and (records := _structs(content, name, fields)) is not None:
+                return records
+        raise KeyError(name)
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    while offset + 8 <= len(data):
+        kind, size = np.frombuffer(data, "<u4", 2, offset).tolist()
+        start = offset + 8
+        if kind >> 16:
+            kind, size, start = kind & 0xFFFF, kind >> 16, offset + 4
+        if start + size > len(data):
+            raise ValueError("an element ends outside of the file")
+        yield kind, data[start : start + size]
+        offset = (
+            offset + 8 if start == offset + 4 else start + size + (-size % 8 if kind != COMPRESSED else 0)
+        )
+
+
+def _structs(content: bytes, name: str, fields: tuple[str, ...]) -> list[dict[str, Any]] | None:
+    elements = _elements(content)
+    flags, _, label = (next(elements)[1] for _ in range(3))
+    if flags[0] != STRUCT or label.decode() != name:
+        return None
+    width = int.from_bytes(next(elements)[1], "little")
+    names = next(elements)[1]
+    columns = [
+        names[first : first + width].rstrip(b"\0").decode() for first in range(0, len(names), max(width, 1))
+    ]
+    values = [value for _, value in elements]
+    return [
+        {field: _value(values[first + columns.index(field)]) for field in fields}
+        for first in range(0, len(values), len(columns))
+    ]
+
+
+def _value(content: bytes) -> Any:
+    elements = list(_elements(content))
+    kind, data = elements[3]
+    if kind in TEXTS or elements[0][1][0] == CHAR:
+        return data.decode(TEXTS.get(kind, "utf-16-le" if kind == 4 else "latin1"))
+    [value] = np.frombuffer(data, MAT_NUMBERS[kind]).tolist()
+    return int(value)
+
+
+# -- tables -------------------------------------------------------------------------------------------
+
+
+def clips(request: Request) -> Reader:
+    """A table of sentences and of names of sounds; quotes in it are no quotes."""
+    [name] = request.files
+    path = request.path(name)
+    header, *lines = read_text(path).removesuffix("\n").split("\n")
+    names = header.rstrip("\r").split("\t")
+    if "path" not in names or len(set(names)) < len(names):
+        raise DamagedError("its header is not one of Common Voice", path=path, offset=0)
+    rows = [line.rstrip("\r").split("\t") for line in lines]
+    short = next((row for row, cells in enumerate(rows) if len(cells) != len(names)), None)
+    if short is not None:
+        raise DamagedError(
+            f"line {short + 2} has {len(rows[short])} columns of {len(names)}", path=path, sample=short
+        )
+    columns: dict[str, Any] = (
+        dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+    )
+    schema: dict[str, Field] = {}
+    for column, values in columns.items():
+        numeric = rows and column.endswith("_votes") and all(map(str.isdecimal, values))
+        columns[column] = np.array(values, dtype=np.int64) if numeric else list(values)
+        schema[column] = Int() if numeric else Text()
+    table = MemoryReader(columns, schema=schema)
+    media = MediaReader(table, media={"path": Audio()}, folder=join(request.folder, CLIPS))
+    return media.rename({"path": "audio"})
+
+
+PARSERS: dict[str, Callable[[Request], Reader]] = {
+    parser.__name__: parser for parser in (idx, records, pickles, archives, flat, clips)
+}
