@@ -66,6 +66,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "savedmodel": copied(GOLDEN / "models/saved_model"),
     "tiff": copied(GOLDEN / "tiff/stack.tif"),
+    "video": copied(GOLDEN / "video/h264.mp4"),
 }
 
 

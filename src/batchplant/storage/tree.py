@@ -146,7 +146,8 @@ def look_around(paths: Iterable[str]) -> None:
         if is_remote(path) and not path.endswith("/") and place_of(path).scheme not in ("http", "https"):
             folders.setdefault(parent(path), []).append(path)
     for folder, files in folders.items():
-        if len(files) >= MIN_FILES_TO_LIST_FOLDER:
+        # The Hub cannot list from a name on.
+        if len(files) >= MIN_FILES_TO_LIST_FOLDER or place_of(folder).scheme == "hf":
             # A folder that may not be listed may still be readable.
             with contextlib.suppress(BatchplantError):
                 level_of(like(files[0], folder))

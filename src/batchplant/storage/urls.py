@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import posixpath
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -91,6 +92,21 @@ def absolute(path: str) -> str:
     return path if is_remote(path) else os.path.abspath(path)
 
 
+# A repository of the Hugging Face Hub, its revision (which may name a branch with a slash), and a path in it.
+HUB = re.compile(
+    r"(?:(datasets|spaces|buckets)/)?(?!(?:datasets|spaces|buckets)/)([^/@]+/[^/@]+)"
+    r"(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?"
+)
+
+
+def hub_parts(root: str) -> tuple[str, str, str]:
+    """Return the kind of a repository of the Hub, its name, and the revision."""
+    match = HUB.fullmatch(root.partition("://")[2])
+    if match is None or ".." in match[2].split("/"):
+        raise OptionError("a URL of the Hub is hf://datasets/OWNER/NAME@REVISION/PATH", path=root)
+    return match[1] or "models", match[2], unquote(match[3] or "main")
+
+
 def place_of(url: str) -> Place:
     """Return the components of a URL; names of objects are as stored, those of HTTP are decoded."""
     scheme, _, path = str(url).partition("://")
@@ -103,4 +119,8 @@ def place_of(url: str) -> Place:
             raise OptionError("this URL has no host", path=url)
         return Place(scheme, f"{scheme}://{host}", unquote(parts.path).lstrip("/"), parts.query)
     bucket, _, name = path.partition("/")
+    if scheme == "hf":
+        match = HUB.fullmatch(path)
+        name = (match and match[4]) or ""
+        bucket = path[: len(path) - len(name)].rstrip("/")
     return Place(scheme, f"{scheme}://{bucket}", posixpath.normpath(name) if name.strip("/.") else "", "")

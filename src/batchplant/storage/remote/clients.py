@@ -13,6 +13,7 @@ from ..settings import StorageOptions, settings_for
 from ..urls import Place, options_at, place_of
 from .client import Client
 from .fsspec_client import FsspecClient
+from .hub_client import HubClient, with_endpoint
 from .obstore_client import ObstoreClient
 
 OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
@@ -40,6 +41,8 @@ def client_of(url: str) -> tuple[Client, str]:
     """Return the client for a URL, and the client's name of the object."""
     place = place_of(url)
     options = settings_for(str(url), options_at(url))
+    if place.scheme == "hf":
+        options = with_endpoint(options)
     key = (place.root, place.name if place.query else "", place.query, options)
     with _LOCK:
         if key not in _CLIENTS:
@@ -51,6 +54,8 @@ def client_of(url: str) -> tuple[Client, str]:
 def _create(url: str, place: Place, options: StorageOptions) -> Client:
     if place.scheme in OBSTORE_SCHEMES:
         return ObstoreClient(url, place, options)
+    if place.scheme == "hf":
+        return HubClient(url, place, options)
     return FsspecClient(url, place, options)
 
 

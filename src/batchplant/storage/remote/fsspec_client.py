@@ -1,4 +1,4 @@
-"""Every other scheme (``hf://``, ``ftp://``, ``sftp://``, ``memory://`` …) through fsspec."""
+"""Every other scheme (``ftp://``, ``sftp://``, ``memory://`` …) through fsspec."""
 
 from __future__ import annotations
 
