@@ -1943,3 +1943,37 @@ def test_time_is_counted_where_it_passes(plain, monkeypatch):
     assert found["waited"] in (0.0, 10.0)
     assert found["step"] == 1000.0
     assert found["bottleneck"] == "step"
+
+
+@pytest.mark.parametrize("words", [["plain", "", "text"], ["straße", "", "日本", "x"], ["", ""]])
+def test_batches_of_text(words, tmp_path):
+    schema = {"text": bp.Text(optional=True), "number": bp.Int()}
+    texts = [*words, None, *reversed(words)]
+    with bp.create(tmp_path / "x.jsonl", schema) as out:
+        for number, text in enumerate(texts):
+            out.append({"text": text, "number": number})
+    [batch] = bp.Loader(tmp_path / "x.jsonl", len(texts))
+    assert batch["text"] == texts
+    [batch] = bp.Loader(tmp_path / "x.jsonl", len(texts), order="random")
+    assert batch["text"] == [texts[number] for number in batch["number"]]
+
+
+def test_text_that_is_damaged_spoils_only_its_sample(tmp_path):
+    path = tmp_path / "x.msgpack"
+    with bp.create(path, {"text": bp.Text(), "number": bp.Int()}) as out:
+        for number in range(6):
+            out.append({"text": "aé" if number in (2, 3) else "aa!", "number": number})
+    content = path.read_bytes()
+    # The first half of a character ends one cell, and the second half begins the next.
+    first, second = content.index("aé".encode()), content.rindex("aé".encode())
+    damaged = bytearray(content)
+    damaged[first : first + 3] = b"a!\xc3"
+    damaged[second : second + 3] = b"\xa9a!"
+    path.write_bytes(damaged)
+    with pytest.raises(bp.DecodeError) as raised:
+        list(bp.Loader(path, 6, on_error="raise"))
+    assert raised.value.sample == 2
+    loader = bp.Loader(path, 6, on_error="skip")
+    [batch] = loader
+    assert batch["text"] == ["aa!"] * 4
+    assert batch["number"].tolist() == [0, 1, 4, 5]

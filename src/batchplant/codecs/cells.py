@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import math
 import operator
@@ -305,6 +306,24 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
     if column.shape is not None and column.shape[row].any():
         return _raw_pixels(data, tuple(int(size) for size in column.shape[row]))
     return decode_bytes(field, data)
+
+
+def decode_texts(column: Ragged) -> list[str | None] | None:
+    """Return all cells of a Text field at once; None if one is not UTF-8."""
+    ends = (column.offsets - column.offsets[0]).tolist()
+    data = column.data[column.offsets[0] : column.offsets[-1]].tobytes()
+    values: list[str | None]
+    try:
+        if data.isascii():
+            text = str(data, "ascii")
+            values = [text[start:end] for start, end in itertools.pairwise(ends)]
+        else:
+            values = [str(data[start:end], "utf-8") for start, end in itertools.pairwise(ends)]
+    except UnicodeDecodeError:
+        return None
+    if column.valid is not None:
+        return [value if valid else None for value, valid in zip(values, column.valid.tolist(), strict=True)]
+    return values
 
 
 def _number(field: Field, number: Any) -> Any:

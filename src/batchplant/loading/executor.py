@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import order as orders
-from ..codecs.cells import decode_cell
+from ..codecs.cells import decode_cell, decode_texts
 from ..codecs.text import numbers_of
 from ..data.reader import Reader
 from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem, with_place
@@ -26,7 +26,7 @@ from ..ops.cutting import sizes_of as image_sizes
 from ..ops.function import Function
 from ..ops.joint import Map
 from ..ops.values import Pad, ragged_values
-from ..schema import Field, List
+from ..schema import Field, List, Text
 from ..schema.columns import I32, I64, U8, Column, Masked, Ragged
 from ..storage.remote.blocks import CHUNK_BYTES
 from ..storage.remote.fetch import Answer
@@ -543,6 +543,9 @@ def as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failure
     spec = spec_of(field)
     failures: Failures = {}
     if spec.dtype is None:
+        texts = decode_texts(column) if type(field) is Text else None
+        if texts is not None:
+            return texts, failures
         cells = []
         for row in range(len(column)):
             try:
