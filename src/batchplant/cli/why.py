@@ -174,7 +174,10 @@ def _spikes(args: argparse.Namespace, record: Run) -> int:
         return 1
     say(f"{args.spikes} jumps in {counted(len(spikes.steps), 'step')}")
     terminal.print_columns(
-        [["step", args.spikes], *([f"{one.step:,}", f"{one.value:.6g}"] for one in spikes.steps[: args.n])]
+        [
+            ["step", args.spikes],
+            *([f"{spike.step:,}", f"{spike.value:.6g}"] for spike in spikes.steps[: args.n]),
+        ]
     )
     for title, ranked in (("source", spikes.sources), ("file", spikes.files)):
         if len(ranked) > 1:

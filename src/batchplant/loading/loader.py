@@ -38,7 +38,7 @@ from .on_cpu import BufferPool, OnCpu
 from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, SkippedRows, lay_out, pack_of
 from .plan import Joint, Pipelines, make_plan
-from .recording import Recorder
+from .recording import Recorder, describe
 from .sequence import SequenceCutter
 from .service.client import ServiceExecutor, ServiceReader
 from .skipping import Skip, Skipping, skip_of
@@ -426,7 +426,8 @@ class Loader:
             "epoch": epoch, "start": start, "settings": {"skip": self._skipping.state(self._dealt)},
             **(self._packing.state(epoch, start) if self._packing else {}),
         }  # fmt: skip
-        self._recorder.begin(self, stretch)
+        arguments = {**vars(self.config), "indices": self.indices}
+        self._recorder.begin(stretch, lambda: describe(self.reader, arguments))
 
     @property
     def skipped(self) -> list[Problem]:

@@ -11,13 +11,12 @@ is. Only rank 0 writes the file, since the batches of all ranks follow from it. 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +28,6 @@ from ..errors import AccessError, BusyError, OptionError, Problem, exceptions_as
 from ..storage import is_remote, platform
 from .node.recipe import RecipeEncoder
 from .node.wire import NotPlainError
-
-if TYPE_CHECKING:
-    from .loader import Loader
 
 VERSION = 1
 # An entry of notes: the step, the number of the name, and the value; of LOSSES how many, and their place in
@@ -64,15 +60,15 @@ class Recorder:
         self._settings: dict[str, Any] = {}
         self._process = os.getpid()
 
-    def begin(self, loader: Loader, stretch: Mapping[str, Any]) -> None:
-        """Write that a stretch begins; the first one of a process is preceded by what the process loads."""
+    def begin(self, stretch: Mapping[str, Any], describe: Callable[[], Mapping[str, Any]]) -> None:
+        """Write that a stretch begins; before the first one of a process, what ``describe`` says of that."""
         self._rank, settings, self._first_step = stretch["rank"], stretch["settings"], stretch["step"]
         if self._rank or os.getpid() != self._process:
             return
         with exceptions_as(AccessError, "the record cannot be written", OSError, path=self.path):
             if self._fd < 0:
                 self._open()
-                self._append({"process": VERSION, **describe(loader)})
+                self._append({"process": VERSION, **describe()})
             if settings != self._settings:
                 # They may be long, and rarely change.
                 self._append({"settings": settings})
@@ -126,11 +122,11 @@ class Recorder:
     def _name(self, name: str) -> int:
         if name not in self._names:
             # Names are numbered as they come in the file, by the process that wrote it.
-            known = notes_names(self._path("names"))
-            if name not in known:
-                known.append(name)
+            names = notes_names(self._path("names"))
+            if name not in names:
+                names.append(name)
                 self._file("names").write(name.replace("\n", " ").encode() + b"\n")
-            self._names = {text: number + 1 for number, text in enumerate(known)}
+            self._names = {text: number + 1 for number, text in enumerate(names)}
         return self._names[name]
 
     def _path(self, kind: str) -> str:
@@ -178,21 +174,14 @@ def _float16(losses: Any) -> bytes:
 # -- what a process loads -----------------------------------------------------------------------------------
 
 
-def describe(loader: Loader) -> dict[str, Any]:
-    """Return JSON of the dataset and options of a loader, from which it can be made again."""
-    options, missing = {}, []
-    for field in dataclasses.fields(loader.config):
-        if field.name in NOT_RECORDED:
-            continue
-        value = loader.indices if field.name == "indices" else getattr(loader.config, field.name)
-        options[field.name] = encoded(value)
-        if options[field.name] is None:
-            missing.append(field.name)
+def describe(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON of the dataset and arguments of a loader, from which it can be made again."""
+    options = {name: encoded(value) for name, value in arguments.items() if name not in NOT_RECORDED}
     return {
         "version": __version__, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "dataset": fingerprint(loader.reader), "reader": encoded(loader.reader),
+        "dataset": fingerprint(reader), "reader": encoded(reader),
         "options": {name: value for name, value in options.items() if value is not None},
-        "not recorded": missing,
+        "not recorded": [name for name, value in options.items() if value is None],
     }  # fmt: skip
 
 

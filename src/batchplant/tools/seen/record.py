@@ -135,6 +135,11 @@ class Notes:
         )
         return samples
 
+    def failed_before(self, step: int) -> list[int]:
+        """Return the samples of all steps before one that could not be read; those of repeated steps once."""
+        entries = self.entries[(self.entries["name"] == FAILED) & (self.entries["step"] < step)]
+        return [int(entry["value"]) for entry in np.unique(entries)]
+
     def series(self, name: str) -> tuple[I64, npt.NDArray[np.float64]]:
         """Return the steps with a value of this name, in order, and their latest values."""
         if name not in self.names:
@@ -144,7 +149,8 @@ class Notes:
 
     def _latest(self, entries: AnyArray) -> AnyArray:
         _, last = np.unique(entries["step"][::-1], return_index=True)
-        return entries[len(entries) - 1 - last]
+        latest: AnyArray = entries[len(entries) - 1 - last]
+        return latest
 
     def _with_losses(self) -> AnyArray:
         entries = self._latest(self.entries[self.entries["name"] == LOSSES])

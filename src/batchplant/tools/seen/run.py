@@ -88,8 +88,18 @@ class Run:
     def __init__(
         self, path: str | os.PathLike[str], *, source: object = None, loader: Loader | None = None
     ) -> None:
-        self.path = os.fspath(path)
-        self.stretches = read_stretches(self.path)
+        path = os.fspath(path)
+        self._set(path, read_stretches(path), source, loader)
+
+    @classmethod
+    def of(cls, stretches: list[Stretch], *, source: object = None) -> Self:
+        """Return a run of these stretches, of which nothing was noted."""
+        run = cls.__new__(cls)
+        run._set("", stretches, source, None)
+        return run
+
+    def _set(self, path: str, stretches: list[Stretch], source: object, loader: Loader | None) -> None:
+        self.path, self.stretches = path, stretches
         self._source, self._loader = source, loader
         self._loaders: dict[str, Loader] = {}
         self._notes: dict[int, Notes] = {}
@@ -163,7 +173,8 @@ class Run:
         options = {name: _decoded(text, self.path) for name, text in stretch.process["options"].items()}
         return Loader(reader, **{**options, **changes})
 
-    def _shard(self, stretch: Stretch, rank: int) -> Any:
+    def shard(self, stretch: Stretch, rank: int) -> Any:
+        """Return the batches of a rank in a stretch."""
         if not 0 <= rank < stretch.world_size:
             raise OptionError(f"the step had {stretch.world_size} ranks; there is no rank {rank}")
         loader = self.loader(stretch)
@@ -173,10 +184,14 @@ class Run:
 
     # -- steps and samples -----------------------------------------------------------------------------
 
+    def planned(self, step: int, rank: int = 0) -> I64:
+        """Return the samples of a batch, with those that could not be read."""
+        stretch = self.stretch(step)
+        return self.loader(stretch).ids_at(self.shard(stretch, rank).batch(step - stretch.step))
+
     def ids(self, step: int, rank: int = 0) -> I64:
         """Return the samples of a batch, as ``ids`` of the loader; without those that could not be read."""
-        stretch = self.stretch(step)
-        ids = self.loader(stretch).ids_at(self._shard(stretch, rank).batch(step - stretch.step))
+        ids = self.planned(step, rank)
         failed = self.notes(rank).failed(step)
         return ids[~np.isin(ids, failed)] if len(failed) else ids
 
@@ -218,16 +233,24 @@ class Run:
                 yield self.with_draws(seen) if draws else seen
 
     def _seen(self, stretch: Stretch, step: int, rank: int, row: int, sample: int) -> SeenSample:
-        place, source, repeat = locate(self._base, self._base_row(sample)), None, 0
+        location, source, repeat = locate(self._base, self._base_row(sample)), None, 0
         if isinstance(self.reader, Mix):
             group, _, lap = self.reader.origin([sample])
             source, repeat = self.reader.names[int(group[0])], int(lap[0])
         losses = self.notes(rank).losses(step)
         loss = float(losses[row]) if losses is not None and row < len(losses) else None
         return SeenSample(
-            step, rank, row, stretch.epoch, sample, self.reader.where(sample), place.sample,
+            step, rank, row, stretch.epoch, sample, self.reader.where(sample), location.sample,
             self._key(sample), source, repeat, loss=loss,
         )  # fmt: skip
+
+    def rows_of(self, ids: I64) -> I64:
+        """Return the rows of the dataset, or of the sources of a mixture one after another."""
+        return self.reader._base_rows(ids) if isinstance(self.reader, Mix) else ids
+
+    def failed(self, steps: int) -> list[int]:
+        """Return the samples of steps before this one that could not be read, as often as they came."""
+        return [sample for notes in all_notes(self.path) for sample in notes.failed_before(steps)]
 
     @property
     def _base(self) -> Reader:
@@ -252,7 +275,7 @@ class Run:
         for stretch in self.stretches:
             if stretch.epoch == epoch and (step := self._step_of(stretch, position)) is not None:
                 for rank in range(stretch.world_size):
-                    shard = self._shard(stretch, rank)
+                    shard = self.shard(stretch, rank)
                     if isinstance(shard, SkippedShard):
                         positions = shard.shard.positions(shard.step(step))
                     else:
@@ -265,7 +288,7 @@ class Run:
         """Return the step of a stretch, counted from its first, that reached a position."""
         if position < stretch.start or not stretch.lasting:
             return None
-        shard = self._shard(stretch, 0)
+        shard = self.shard(stretch, 0)
         step = bisect.bisect_right(range(1, stretch.lasting + 1), position, key=shard.position_after)
         return step if step < stretch.lasting else None
 
@@ -273,7 +296,7 @@ class Run:
         """Return every (step, rank, row) that a sample came in, given by its number or its key."""
         number = self.reader.keys().index(sample) if isinstance(sample, str) else sample
         number = self._base_row(int(self.reader._check([number])[0]))
-        found: list[tuple[int, int, int]] = []
+        appearances: list[tuple[int, int, int]] = []
         for stretch in self.stretches:
             steps: Iterable[int] = range(stretch.lasting)
             if stretch.lasting and self.loader(stretch)._packing is None:
@@ -282,16 +305,16 @@ class Run:
                 for rank in range(stretch.world_size):
                     ids = self.ids(stretch.step + step, rank)
                     rows = self.reader._base_rows(ids) if isinstance(self.reader, Mix) else ids
-                    found += [
+                    appearances += [
                         (stretch.step + step, rank, row) for row in np.flatnonzero(rows == number).tolist()
                     ]
-        return found
+        return appearances
 
     def _candidates(self, stretch: Stretch, number: int) -> Iterator[int]:
         """Yield the steps of a stretch that may have a sample, from the order alone."""
         loader = self.loader(stretch)
         order = loader._make_order(stretch.epoch)
-        shard = self._shard(stretch, 0)
+        shard = self.shard(stretch, 0)
         stop = shard.position_after(stretch.lasting)
         replaced = loader._skipping.skip.replace == "next"
         for position in _positions(loader, order, number, 0 if replaced else stretch.start, stop):
@@ -381,12 +404,12 @@ def _positions(loader: Loader, order: Any, number: int, start: int, stop: int) -
         numbers = np.array([number]) if indices is None else np.flatnonzero(indices == number)
         positions = np.sort(order.find(numbers)) if len(numbers) else numbers
         return [position for position in positions.tolist() if start <= position < length]
-    found: list[int] = []
+    appearances: list[int] = []
     for first in range(start, length, CHUNK_POSITIONS):
         samples = loader.ids_at(order.take(np.arange(first, min(first + CHUNK_POSITIONS, length))))
         rows = reader._base_rows(samples) if isinstance(reader, Mix) else samples
-        found += (first + np.flatnonzero(rows == number)).tolist()
-    return found
+        appearances += (first + np.flatnonzero(rows == number)).tolist()
+    return appearances
 
 
 def _decoded(text: str, path: str) -> Any:
