@@ -60,10 +60,19 @@ def list_file(folder: Path) -> str:
     return "data.lst"
 
 
+def repository(folder: Path) -> str:
+    os.makedirs(folder / "set")
+    bp.convert({"n": list(range(ROWS))}, folder / "set/train.csv")
+    card = "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n---\n"
+    (folder / "set/README.md").write_text(card)
+    return "set"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "lst": list_file,
     "pmml": copied(GOLDEN / "models/tree.pmml"),
+    "repository": repository,
     "savedmodel": copied(GOLDEN / "models/saved_model"),
     "tiff": copied(GOLDEN / "tiff/stack.tif"),
     "video": copied(GOLDEN / "video/h264.mp4"),

@@ -38,6 +38,7 @@ OUTLINES: dict[str, Outline] = {
     "published": Outline((), folder=None),
     "pytorch": Outline((".pt", ".pth", ".ckpt", ".bin.index.json"), has_parts=True),
     "recordio": Outline((".rec",), side_cars=("{name}.schema.json", "{stem}.idx")),
+    "repository": Outline((), folder=True),
     "safetensors": Outline((".safetensors", ".safetensors.index.json"), has_parts=True),
     "savedmodel": Outline((".index",), folder=None),
     "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),

@@ -137,6 +137,7 @@ def fill_frames(
                     raise DecodeError(f"its frames are {sides[0]}, not {sides[1]}")
                 out[request.rows[places]] = image
 
+    requests = [request for request in requests if len(request.numbers)]
     with ThreadPoolExecutor(min(len(requests), default_threads()) or 1) as pool:
         tasks = [task for tasks in pool.map(divide, requests) for task in tasks]
     with ThreadPoolExecutor(min(len(tasks), default_threads()) or 1) as pool:
