@@ -559,7 +559,7 @@ def test_a_hostile_server_makes_a_client_allocate_nothing_and_raises_errors_of_o
                     if request["kind"] == "batch":
                         connection.sendall(LIES[lie])
                     else:
-                        channel.send(server._answer(channel, request))
+                        channel.send_packed(server._answer(channel, request))
 
         def accept() -> None:
             with contextlib.suppress(OSError):

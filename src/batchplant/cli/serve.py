@@ -20,17 +20,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import threading
-import time
-from typing import TYPE_CHECKING
 
 from ..errors import OptionError
-from .terminal import human_size, print_json, say
-
-if TYPE_CHECKING:
-    from ..loading.service.server import Server
-
-RATE_SECONDS = 10.0
+from .terminal import print_json, say
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -83,28 +75,8 @@ def run(args: argparse.Namespace) -> int:
         report(f"{args.dataset}: {len(reader):,} samples, serving {content} on {server.workers} threads")
         report(f"{url} (Ctrl-C ends it)")
         sys.stdout.flush()
-        ended = threading.Event()
-        stack.callback(ended.set)
-        if not args.json:
-            threading.Thread(target=_report_rates, args=(server, ended), daemon=True).start()
         server.run()
     return 0
-
-
-def _report_rates(server: Server, ended: threading.Event) -> None:
-    """Print what clients take, as long as they take anything: the body of a thread."""
-    counts = server.counts
-    samples = sent = 0
-    began = time.monotonic()
-    while not ended.wait(RATE_SECONDS):
-        now = time.monotonic()
-        if counts.samples > samples:
-            rate, speed = (counts.samples - samples) / (now - began), (counts.bytes - sent) / (now - began)
-            _report(
-                f"{rate:,.0f} samples/s, {human_size(speed)}/s to {counts.connections} connections; "
-                f"{counts.samples:,} samples so far"
-            )
-        samples, sent, began = counts.samples, counts.bytes, now
 
 
 def _report(line: str) -> None:

@@ -123,10 +123,12 @@ class BatchCoalescer:
         self._samples, self._seconds, self._latency = 0.0, 0.0, 0.0
         self.size, self.room = 1, prefetch_batches
 
-    def start(self, producers: int) -> None:
-        """Begin an epoch whose batches are made by so many threads."""
+    def start(self, producers: int, room: int = 0) -> None:
+        """Begin an epoch whose batches are made by so many threads; ``room``: the least number in flight."""
         with self._lock:
             self._producers, self._last = producers, time.perf_counter()
+            self._prefetch_batches = max(self._prefetch_batches, room)
+            self.room = max(self.room, room)
 
     def record(self, batch: Batch, batches: int, began: float) -> None:
         """Learn from ``batch``, which holds several batches and was begun at ``began``."""
@@ -368,7 +370,7 @@ class Epoch:
             if queue.prefetch is not None:
                 queue.prefetch.start()
             producers = executor.producers()
-            queue.coalescer.start(producers)
+            queue.coalescer.start(producers, executor.room())
             self._threads = [
                 threading.Thread(target=_produce, args=(queue,), name=f"batchplant-{number}", daemon=True)
                 for number in range(producers)

@@ -213,6 +213,10 @@ class Executor:
         collates = any(output.image and output.image.target.collate for output in self.plan.outputs)
         return not collates and not any(op.mixes or isinstance(op, Pad) for op in self.plan.ops)
 
+    def room(self) -> int:
+        """Return the least number of batches that should be in flight, as far as that matters here."""
+        return 0
+
     def producers(self) -> int:
         """Return the number of threads that should make batches."""
         if self.on_device is None:

@@ -119,6 +119,29 @@ class Request:
         # Converting gray to RGB is the only change of channels that loses nothing.
         return np.repeat(pixels, 3, axis=2) if mode == "RGB" and pixels.shape[2] == 1 else pixels
 
+    def stored_rows(self) -> list[U8] | None:
+        """Return the bytes of each image where they are stored; None unless the results are these bytes."""
+        target, shape = self.target, self.cells.shape
+        if (
+            shape is None
+            or target.normalize is not None
+            or target.channels_first
+            or target.collate is not None
+        ):
+            return None
+        flips, turns = self.flips, self.turns
+        if (
+            self.downs is not None
+            or self.places is not None
+            or (flips is not None and flips.any())
+            or (turns is not None and (turns > 1).any())
+            or (shape != target.shape).any()
+            or (self.cells.size != math.prod(target.shape)).any()
+            or (self.boxes != whole_boxes(self.sizes)).any()
+        ):
+            return None
+        return [self.cells.cell(row) for row in range(len(self))]
+
     def refused(self) -> Failures:
         """Return the errors of images that must not be decoded, before memory is taken."""
         failures = self._implausible()

@@ -44,6 +44,10 @@ class BufferPool:
         # Every view of it, however far derived, keeps it from coming back.
         return _native.lend(memory, free, self._max_free).view(dtype).reshape(shape)
 
+    def keep(self, count: int) -> None:
+        """Keep memory for so many batches of a size, at least."""
+        self._max_free = max(self._max_free, count)
+
     def take_bytes(self, size: int) -> U8:
         """Return at least ``size`` bytes: twice as many if only such memory is free."""
         if not self._free.get(size) and self._free.get(2 * size):

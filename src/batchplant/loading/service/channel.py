@@ -17,14 +17,14 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from ..._version import __version__
 from ...errors import AccessError, DamagedError, NotFoundError, OptionError, exceptions_as, printable
-from ...schema.columns import AnyArray, AnyDType, Ragged, as_bytes
-from ..node.wire import WRONG, Decoder, Encoder, checked_dtype
+from ...schema.columns import U8, AnyArray, AnyDType, Ragged, as_bytes
+from ..node.wire import WRONG, Buffer, Decoder, Encoder, checked_dtype
 
 if TYPE_CHECKING:
     # It takes long to import, and most services have no TLS.
@@ -34,10 +34,13 @@ HEADER = struct.Struct("<4sIQ")
 MAGIC = b"bp1\n"
 # Of a message before its sender proved that it may send any, and of a request.
 MAX_GREETING_BYTES, MAX_REQUEST_BYTES = 4 << 10, 16 << 20
+# Of JSON, which takes much more memory once it is values: in any message, and in a request.
+MAX_TEXT_BYTES, MAX_REQUEST_TEXT = 64 << 20, 256 << 10
 # Arrays that one system call sends.
 MAX_VECTOR = 512
 # A peer that is silent so long amid a message, or before it proved itself, is given up.
-MESSAGE_SECONDS, GREETING_SECONDS = 60.0, 5.0
+# A long message may take more time, at so many bytes a second.
+MESSAGE_SECONDS, GREETING_SECONDS, MIN_BYTES_PER_SECOND = 60.0, 5.0, 1e6
 # How long TCP waits for a host that has gone without a word.
 IDLE_SECONDS, PROBE_SECONDS, PROBES = 10, 5, 3
 MIN_TOKEN_BYTES = 16
@@ -105,10 +108,22 @@ class Security:
         return hmac.digest(self.token, purpose + nonces, "sha256")
 
 
+class Rows(NamedTuple):
+    """An array of bytes whose rows lie apart, and the shape of each."""
+
+    rows: list[U8]
+    shape: tuple[int, ...]
+
+
 class MessageEncoder(Encoder):
     """Encodes values, and cells of varying sizes."""
 
     def custom(self, value: Any) -> Any:
+        if isinstance(value, Rows):
+            start = self._size
+            for row in value.rows:
+                self._append(row.data)
+            return ["array", start, self._size - start, "|u1", [len(value.rows), *value.shape]]
         if isinstance(value, Ragged):
             start, end = value.offsets[0], value.offsets[-1]
             parts = [value.data[start:end], value.offsets - start, value.shape, value.valid]
@@ -140,6 +155,21 @@ class MessageDecoder(Decoder):
         return Ragged(*map(self.value, (data, offsets, shape, valid)))
 
 
+def pack(value: object) -> list[Buffer]:
+    """Return the buffers of a message; raise OptionError if it is too long."""
+    text, parts = MessageEncoder().parts(value)
+    if len(text) > MAX_TEXT_BYTES:
+        raise OptionError(
+            f"a message has {len(text):,} bytes of text, which are too many: use smaller batches"
+        )
+    return [HEADER.pack(MAGIC, len(text), sum(map(len, parts))), text, *parts]
+
+
+def _deadline(size: int) -> float:
+    """Return when a message must be through: a peer that drips bytes holds no thread for ever."""
+    return time.monotonic() + MESSAGE_SECONDS + size / MIN_BYTES_PER_SECOND
+
+
 class Channel:
     """A connection that carries messages. It belongs to one thread at a time."""
 
@@ -165,11 +195,14 @@ class Channel:
 
     def send(self, value: object) -> None:
         """Send a value; raise OSError where the peer does not take it."""
-        text, parts = MessageEncoder().parts(value)
-        size = sum(map(len, parts))
-        buffers: list[Any] = [memoryview(HEADER.pack(MAGIC, len(text), size)), memoryview(text), *parts]
+        self.send_packed(pack(value))
+
+    def send_packed(self, buffers: list[Buffer]) -> None:
+        """Send a message that ``pack`` made."""
+        size = sum(map(len, buffers))
+        deadline = _deadline(size)
         self._socket.settimeout(MESSAGE_SECONDS)
-        self.sent += HEADER.size + len(text) + size
+        self.sent += size
         if not self._vectored:
             for buffer in buffers:
                 self._socket.sendall(buffer)
@@ -182,19 +215,28 @@ class Channel:
                 first += 1
             if count:
                 buffers[first] = memoryview(buffers[first])[count:]
+            if time.monotonic() > deadline:
+                raise TimeoutError
 
-    def receive(self, max_bytes: int, *, patience: float | None = None, allocate: Allocate = np.empty) -> Any:
+    def receive(
+        self,
+        max_bytes: int,
+        *,
+        max_text: int = MAX_TEXT_BYTES,
+        patience: float | None = None,
+        allocate: Allocate = np.empty,
+    ) -> Any:
         """Return the next value; raise EOFError at the end, and DamagedError if it is none, or too long.
 
-        max_bytes: of the whole message. patience: seconds to wait for its beginning; None: for ever.
-        allocate: gives memory for an array.
+        max_bytes: of the whole message; max_text: of JSON in it. patience: seconds to wait for its beginning;
+        None: for ever. allocate: gives memory for an array.
         """
         header = bytearray(HEADER.size)
         self._fill(memoryview(header), patience, at_start=True)
         magic, text_size, size = HEADER.unpack(header)
         if magic != MAGIC:
             raise DamagedError("not a message of batchplant")
-        if text_size + size > max_bytes:
+        if text_size + size > max_bytes or text_size > max_text:
             raise DamagedError(f"a message of {text_size + size:,} bytes, where {max_bytes:,} are allowed")
         text = bytearray(text_size)
         self._fill(memoryview(text))
@@ -208,21 +250,21 @@ class Channel:
     def _fill(
         self, buffer: memoryview, patience: float | None = MESSAGE_SECONDS, *, at_start: bool = False
     ) -> None:
-        """Receive as many bytes as the buffer has, in ``patience`` and then ``MESSAGE_SECONDS`` at most."""
-        size, count = len(buffer), 0
+        """Receive as many bytes as the buffer has; ``patience``: seconds to wait for the first of them."""
+        size, count, deadline = len(buffer), 0, 0.0
         self._socket.settimeout(patience)
-        deadline = None
         while count < size:
             received = self._socket.recv_into(buffer[count:])
             if not received:
                 if at_start and not count:
                     raise EOFError("the connection has ended")
                 raise ConnectionResetError("the connection ended amid a message")
+            if not count:
+                deadline = _deadline(size)
+                self._socket.settimeout(MESSAGE_SECONDS)
+            elif time.monotonic() > deadline:
+                raise TimeoutError
             count += received
-            # A peer that drips bytes does not hold a thread for ever; large messages take their time.
-            now = time.monotonic()
-            deadline = now + MESSAGE_SECONDS if deadline is None or received >= 1 << 16 else deadline
-            self._socket.settimeout(max(deadline - now, 0.001))
         self.received += size
 
     def interrupt(self) -> None:

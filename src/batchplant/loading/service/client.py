@@ -37,8 +37,8 @@ SHIPS = ("auto", "decoded", "encoded")
 OPTIONS = ("ship", "token_file", "cert", "key", "ca", "streams", "patience_seconds", "answer_seconds")
 # Smaller arrays are allocated anew; larger ones have one of so many sizes between two powers of two.
 MIN_BUFFER_BYTES, SIZE_STEPS = 256 << 10, 8
-# Of a message besides the arrays of fixed size in it; sizes of cells that are asked for at a time.
-SLACK_BYTES, SIZES_AT_ONCE = 1 << 20, 1 << 19
+# Of a message besides the arrays of fixed size in it.
+SLACK_BYTES = 1 << 20
 # A read of so many samples is spread over servers.
 MIN_PART_SAMPLES = 64
 MAX_NODES, MAX_PRODUCERS = 10_000, 32
@@ -179,31 +179,23 @@ class ServiceReader(Reader):
         return sizes, None if blocks is None else checked_numbers(blocks, self.length)
 
     def sizes(self) -> I64 | None:
-        def check(answer: Any) -> I64 | None:
-            sizes = answer.get("sizes")
-            return None if sizes is None else checked_numbers(sizes, self.length)
-
-        sizes: I64 | None = self._fact("sizes", check)
-        return sizes
+        return self._sizes("sizes")
 
     def boundaries(self) -> I64:
         starts: I64 = self._fact("boundaries", lambda answer: checked_numbers(answer.get("boundaries"), None))
         return starts
 
     def _cell_sizes(self, field: str, indices: I64) -> I64 | None:
-        if ("cell sizes", field) not in self._facts:
-            parts: list[I64] = []
-            for start in range(0, max(1, self.length), SIZES_AT_ONCE):
-                rows = np.arange(start, min(start + SIZES_AT_ONCE, self.length))
-                request = {"kind": "facts", "name": "cell sizes", "field": field, "ids": rows}
-                sizes = self.call(request, lambda answer: (answer.get("sizes"),))[0]
-                if sizes is None:
-                    break
-                parts.append(checked_numbers(sizes, len(rows)))
-            complete = sum(map(len, parts)) == self.length and len(parts) > 0
-            self._facts["cell sizes", field] = np.concatenate(parts) if complete else None
-        all_sizes: I64 | None = self._facts["cell sizes", field]
-        return None if all_sizes is None else all_sizes[indices]
+        sizes = self._sizes("cell sizes", field=field)
+        return None if sizes is None else sizes[indices]
+
+    def _sizes(self, name: str, **details: str) -> I64 | None:
+        def check(answer: Any) -> I64 | None:
+            sizes = answer.get("sizes")
+            return None if sizes is None else checked_numbers(sizes, self.length)
+
+        sizes: I64 | None = self._fact(name, check, **details)
+        return sizes
 
     def where(self, sample: int) -> str:
         request = {"kind": "where", "ids": np.array([sample])}
@@ -401,6 +393,12 @@ class ServiceExecutor(RemoteExecutor):
         """Return the number of threads that wait for batches: one for each that may be in flight."""
         pool = self.reader.pool
         return max(super().producers(), min(len(pool.servers) * pool.tuning.streams, MAX_PRODUCERS))
+
+    def room(self) -> int:
+        """Return the batches in flight: a request for each stream, beside batches that are ready."""
+        room = self.producers() + self._prefetch_batches
+        self.on_cpu.buffers.keep(room + 1)
+        return room
 
     def ask(self, ids: I64, epoch: int) -> Any:
         """Ask for the values of a batch, or for its cells."""

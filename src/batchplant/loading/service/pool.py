@@ -34,14 +34,10 @@ SLOW_FACTOR, SLOW_SECONDS, POLL_SECONDS = 4.0, 0.25, 0.05
 MIN_PAUSE, MAX_PAUSE = 0.05, 2.0
 # Names are looked up again at this interval: there may be more servers by now.
 LOOKUP_SECONDS, BUSY_SECONDS = 15.0, 10.0
-# Requests whose times tell what is usual; wrong answers after which a request is given up.
-RECENT, MAX_WRONG_ANSWERS = 64, 3
+# Requests whose times tell what is usual; wrong answers after which a request is given up, and failures of
+# any kind if it is older than the client's patience.
+RECENT, MAX_FAILURES = 64, 3
 MAX_SERVERS, MAX_OPENING = 256, 16
-# Errors of a server that are raised here as they are; others become AccessErrors.
-KINDS = (
-    "OptionError", "NotFoundError", "AccessError", "SampleIndexError", "SchemaError", "FieldNameError",
-    "MissingLibraryError", "DataError", "DamagedError", "DecodeError",
-)  # fmt: skip
 FAILURES = (OSError, EOFError, DamagedError, MemoryError)
 
 
@@ -66,10 +62,10 @@ class Job:
         self.request, self.check, self.max_bytes = request, check, max_bytes
         self.allocate = allocate
         self.answer: Answer[Any] = Answer()
-        self.submitted = self.began = time.monotonic()
-        # Servers that have it, and the number of wrong answers.
+        self.submitted = self.began = self.taken = time.monotonic()
+        # Servers that have it, how many failed, and how many of these with a wrong answer.
         self.servers: list[Server] = []
-        self.wrong = 0
+        self.failures, self.wrong = 0, 0
 
 
 class Server:
@@ -78,7 +74,7 @@ class Server:
     def __init__(self, host: str, address: tuple[str, int]) -> None:
         self.host, self.address = host, address
         self.reason, self.listed = "", True
-        self.answers, self.taken_over, self.bytes, self.seconds = 0, 0, 0, 0.0
+        self.answers, self.taken_over, self.bytes = 0, 0, 0
 
     @property
     def name(self) -> str:
@@ -101,7 +97,7 @@ class Pool:
         # Hosts that cannot be resolved, and why.
         self._unknown: dict[str, str] = {}
         self._recent: collections.deque[float] = collections.deque(maxlen=RECENT)
-        self._stopped, self._looked_up, self._last_answer = False, 0.0, time.monotonic()
+        self.stopped, self._looked_up, self._last_answer = False, 0.0, time.monotonic()
         # What all servers must agree on.
         self.identity: dict[str, str] | None = None
         self._busy, self._busy_at = 0.0, time.monotonic()
@@ -225,7 +221,7 @@ class Pool:
         limit = self.tuning.max_answer_bytes
         job = Job(request, check, limit if max_bytes is None else min(limit, max_bytes), allocate)
         with self._changed:
-            if self._stopped:
+            if self.stopped:
                 job.answer.set_exception(AccessError("the connection is closed", path=self.url))
                 return job.answer
             self._queue.append(job)
@@ -235,30 +231,25 @@ class Pool:
     def take(self, server: Server) -> Job | None:
         """Return the next request for a server, once there is one; None at the end."""
         with self._changed:
-            while not self._stopped:
+            while not self.stopped:
                 job = self._queue.popleft() if self._queue else self._slow_job(server)
                 if job is not None:
                     self._update_busy()
+                    job.taken = time.monotonic()
                     if not job.servers:
-                        job.began = time.monotonic()
+                        job.began = job.taken
                         self._running.append(job)
                     job.servers.append(server)
                     return job
                 self._changed.wait(POLL_SECONDS if self._running else None)
             return None
 
-    def wait_for_work(self) -> bool:
-        """Wait until there is a request; return False at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._queue or self._running)
-            return not self._stopped
-
     def _slow_job(self, server: Server) -> Job | None:
-        """Return the oldest request that one other server has had for too long."""
+        """Return the oldest request that other servers, and the last of them, have had for too long."""
         usual = statistics.median(self._recent) if self._recent else SLOW_SECONDS
         limit = time.monotonic() - max(SLOW_SECONDS, SLOW_FACTOR * usual)
         for job in self._running:
-            if job.began < limit and len(job.servers) == 1 and server not in job.servers:
+            if job.taken < limit and server not in job.servers:
                 return job
         return None
 
@@ -269,7 +260,6 @@ class Pool:
             self._last_answer = now
             self._update_busy()
             server.answers, server.bytes = server.answers + 1, server.bytes + bytes_received
-            server.seconds += now - job.began
             is_first = job in self._running
             if is_first:
                 self._running.remove(job)
@@ -286,18 +276,22 @@ class Pool:
         """Put a request back that a server failed to answer; give up where none has answered for long."""
         server.reason = _reason(error)
         given_up: list[tuple[Job, Exception]] = []
+        limit = time.monotonic() - self.tuning.patience_seconds
         with self._changed:
             if job is not None:
                 job.servers.remove(server)
+                job.failures += 1
                 job.wrong += isinstance(error, DamagedError)
                 if not job.servers and job in self._running:
                     self._running.remove(job)
-                    if job.wrong < MAX_WRONG_ANSWERS:
+                    if job.wrong >= MAX_FAILURES:
+                        given_up.append((job, error))
+                    elif job.failures >= MAX_FAILURES and job.submitted < limit:
+                        # No server survives it, perhaps.
+                        given_up.append((job, self._all_gone()))
+                    else:
                         self._queue.appendleft(job)
                         self._changed.notify()
-                    else:
-                        given_up.append((job, error))
-            limit = time.monotonic() - self.tuning.patience_seconds
             if self._last_answer < limit:
                 old = [job for job in self._queue if job.submitted < limit]
                 given_up += [(job, self._all_gone()) for job in old]
@@ -317,7 +311,7 @@ class Pool:
     def rest(self, seconds: float) -> None:
         """Wait before a server is tried again."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped, seconds)
+            self._changed.wait_for(lambda: self.stopped, seconds)
 
     def forget(self, channel: Channel) -> None:
         with self._changed:
@@ -329,7 +323,7 @@ class Pool:
         if os.getpid() != self.process:
             return
         with self._changed:
-            self._stopped = True
+            self.stopped = True
             jobs, channels = [*self._queue, *self._running], list(self._channels)
             self._queue.clear()
             self._running.clear()
@@ -344,7 +338,7 @@ def _work(pool: Pool, server: Server) -> None:
     """Send requests to a server over one connection until the pool is closed: the body of a thread."""
     channel: Channel | None = None
     pause = MIN_PAUSE
-    while pool.wait_for_work():
+    while not pool.stopped:
         pool.look_up_again()
         job: Job | None = None
         try:
@@ -386,7 +380,9 @@ def error_in(answer: Any) -> BatchplantError | None:
         return None
     with exceptions_as(DamagedError, "an error that is none", *WRONG):
         kind, message, path, sample, field, offset = answer["error"]
-        make = getattr(errors, kind) if kind in KINDS else AccessError
+        make = getattr(errors, kind, None)
+        if not (isinstance(make, type) and issubclass(make, BatchplantError)):
+            make = AccessError
         path = None if path is None else printable(str(path))
         field = None if field is None else str(field)
         error: BatchplantError = make(

@@ -27,17 +27,22 @@ from ...order.keyed import whole
 from ...schema.columns import I64, Columns, Ragged
 from ...storage import platform
 from ..executor import Executor
-from ..node.wire import NotPlainError
+from ..images import Request, Result
+from ..node.wire import Buffer, NotPlainError
 from ..on_cpu import BufferPool, OnCpu
 from ..plan import Plan, make_plan
 from . import plans
 from .channel import (
     GREETING_SECONDS,
     MAX_REQUEST_BYTES,
+    MAX_REQUEST_TEXT,
+    MESSAGE_SECONDS,
     Channel,
     RefusedError,
+    Rows,
     Security,
     greet,
+    pack,
     split_address,
 )
 
@@ -45,12 +50,14 @@ from .channel import (
 MAX_SAMPLES, MAX_ANSWER_BYTES, READ_SAMPLES = 1 << 20, 1 << 30, 256
 # Connections, requests that are answered at a time, and batches whose memory is kept for the next ones.
 MAX_CONNECTIONS, MAX_AT_ONCE, BUFFERS = 512, 4, 8
+# Pause where no connection can be accepted.
+ACCEPT_SECONDS = 0.05
 # Executors that are kept: one for each seed, set of outputs and way of decoding.
 MAX_EXECUTORS = 16
 # Samples whose cells tell datasets apart.
 FINGERPRINT_SAMPLES = 16
-# How long requests may take when the server ends; how long a client's load counts.
-END_SECONDS, LOAD_SECONDS = 30.0, 30.0
+# How long requests may take when the server ends; how long a client's load counts, and its bound.
+END_SECONDS, LOAD_SECONDS, MAX_LOAD = 30.0, 30.0, 1e6
 
 Message = dict[str, Any]
 
@@ -64,7 +71,6 @@ class Counts:
     bytes: int = 0
     errors: int = 0
     refused: int = 0
-    connections: int = 0
     waiting: int = 0
     seconds: float = 0.0
 
@@ -82,6 +88,17 @@ def fingerprint(reader: Reader) -> str:
             cell = column[0] if isinstance(column, Ragged) else column
             facts.update(b"none" if cell is None else np.ascontiguousarray(cell).tobytes())
     return facts.hexdigest()
+
+
+class StoredOnCpu(OnCpu):
+    """Makes images; those that are stored as the batch has them are sent from where they lie."""
+
+    def begin(self, request: Request) -> Callable[[], Result]:
+        rows = request.stored_rows()
+        if rows is None:
+            return super().begin(request)
+        values = Rows(rows, request.target.shape)
+        return lambda: Result(values, {})
 
 
 class Server:
@@ -112,7 +129,9 @@ class Server:
         self._engine = _native.Engine(self.workers, None)
         self._buffers = BufferPool(BUFFERS)
         self._at_once = threading.Semaphore(MAX_AT_ONCE)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        # Bytes of answers that clients have not taken.
+        self._unsent, self._max_unsent = 0, platform.memory_limit() // 4
         self._executors: dict[object, Executor] = {}
         self._channels: dict[Channel, threading.Thread] = {}
         # Load that clients told, and when.
@@ -130,9 +149,11 @@ class Server:
             while not self._stopped:
                 ready, _, _ = select.select([self._listener], [], [], 0.5)
                 if ready and not self._stopped:
-                    # The client may be gone by now.
-                    with contextlib.suppress(OSError):
+                    try:
                         self._accept(*self._listener.accept())
+                    except (OSError, RuntimeError):
+                        # The client is gone by now, or there are no more descriptors or threads.
+                        time.sleep(ACCEPT_SECONDS)
         finally:
             self._end()
 
@@ -145,7 +166,7 @@ class Server:
     def _end(self) -> None:
         self._stopped = True
         self._listener.close()
-        with self._lock:
+        with self._changed:
             channels = dict(self._channels)
         for channel in channels:
             channel.interrupt()
@@ -156,32 +177,42 @@ class Server:
         self._engine.close()
 
     def _accept(self, connection: socket.socket, address: Any) -> None:
-        with self._lock:
-            if len(self._channels) >= MAX_CONNECTIONS:
-                connection.close()
-                self.counts.refused += 1
-                return
-            channel = Channel(connection)
-            name = f"{address[0]}:{address[1]}"
-            thread = threading.Thread(target=self._serve, args=(channel, name), daemon=True)
-            self._channels[channel] = thread
-            self.counts.connections += 1
-        thread.start()
+        with self._changed:
+            is_full = len(self._channels) >= MAX_CONNECTIONS
+            self.counts.refused += is_full
+        if is_full:
+            connection.close()
+            return
+        channel = Channel(connection)
+        name = f"{address[0]}:{address[1]}"
+        thread = threading.Thread(target=self._serve, args=(channel, name), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            channel.close()
+            raise
 
     def _serve(self, channel: Channel, name: str) -> None:
         """Answer one connection until it ends: the body of a thread."""
+        with self._changed:
+            self._channels[channel] = threading.current_thread()
         try:
             if self._tls is not None:
                 channel.secure(self._tls, server=True)
             greet(channel, self._security, self.identity)
             while not self._stopped:
-                request = channel.receive(MAX_REQUEST_BYTES)
-                answer = self._answer(channel, request)
-                sent = channel.sent
-                channel.send(answer)
-                del answer
-                with self._lock:
-                    self.counts.bytes += channel.sent - sent
+                request = channel.receive(MAX_REQUEST_BYTES, max_text=MAX_REQUEST_TEXT)
+                message = self._answer(channel, request)
+                size = sum(map(len, message))
+                try:
+                    channel.send_packed(message)
+                finally:
+                    del message
+                    with self._changed:
+                        self._unsent -= size
+                        self._changed.notify_all()
+                with self._changed:
+                    self.counts.bytes += size
         except EOFError:
             pass
         except (OSError, DamagedError, RefusedError, MemoryError) as error:
@@ -189,49 +220,57 @@ class Server:
             self._refuse(name, error)
         finally:
             channel.close()
-            with self._lock:
+            with self._changed:
                 del self._channels[channel]
                 self._loads.pop(channel, None)
-                self.counts.connections -= 1
 
     def _refuse(self, name: str, error: Exception) -> None:
         if not self._stopped:
-            with self._lock:
+            with self._changed:
                 self.counts.refused += 1
             self._report(f"{name}: {error}")
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def _answer(self, channel: Channel, request: Any) -> Message:
-        """Return the answer to a request; an error of ours is an answer, too."""
+    def _answer(self, channel: Channel, request: Any) -> list[Buffer]:
+        """Return the answer to a request, packed; an error of ours is an answer, too."""
         handlers = {
             "describe": self._describe, "facts": self._facts, "cells": self._cells, "batch": self._batch,
             "where": self._where,
         }  # fmt: skip
         if not isinstance(request, dict) or request.get("kind") not in handlers:
             raise DamagedError("this is no request")
-        load = request.get("load")
-        with self._lock:
+        began, load = time.perf_counter(), request.get("load")
+        with self._changed:
             self.counts.waiting += 1
-            if isinstance(load, float):
+            if isinstance(load, float) and 0 <= load < MAX_LOAD:
                 self._loads[channel] = load, time.monotonic()
-        with self._at_once:
-            began = time.perf_counter()
-            try:
-                return handlers[request["kind"]](request)
-            except (BatchplantError, NotPlainError) as error:
-                location = (getattr(error, name, None) for name in ("path", "sample", "field", "offset"))
-                message = getattr(error, "message", str(error))
-                with self._lock:
+        try:
+            with self._at_once:
+                self._wait_for_memory()
+                try:
+                    message = pack(handlers[request["kind"]](request))
+                except (BatchplantError, NotPlainError) as error:
+                    location = (getattr(error, name, None) for name in ("path", "sample", "field", "offset"))
+                    text = getattr(error, "message", str(error))
+                    message = pack({"error": [type(error).__name__, text, *location]})
                     self.counts.errors += 1
-                return {"error": [type(error).__name__, message, *location]}
-            except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
-                # What an op does not expect of a hostile request; a sound one gets the same answer from all.
-                raise DamagedError(f"a request that cannot be answered: {error!r}") from None
-            finally:
-                with self._lock:
-                    self.counts.waiting -= 1
-                    self.counts.seconds += time.perf_counter() - began
+                except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
+                    # What an op does not expect of a hostile request.
+                    raise DamagedError(f"a request that cannot be answered: {error!r}") from None
+                with self._changed:
+                    self._unsent += sum(map(len, message))
+                return message
+        finally:
+            with self._changed:
+                self.counts.waiting -= 1
+                self.counts.seconds += time.perf_counter() - began
+
+    def _wait_for_memory(self) -> None:
+        """Wait until clients have taken answers; those who do not must not fill the memory."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._unsent < self._max_unsent, MESSAGE_SECONDS):
+                raise TimeoutError("clients do not take their answers")
 
     def _describe(self, request: Message) -> Message:
         return {
@@ -250,7 +289,8 @@ class Server:
         if name == "boundaries":
             return {"boundaries": reader.boundaries()}
         if name == "cell sizes":
-            return {"sizes": known_sizes(reader, reader._names([request["field"]]), self._samples(request))}
+            every = np.arange(len(reader))
+            return {"sizes": known_sizes(reader, reader._names([request["field"]]), every)}
         raise OptionError(f"a server knows no {name!r}")
 
     def _where(self, request: Message) -> Message:
@@ -274,7 +314,7 @@ class Server:
             size += sum(map(_bytes_of, parts[-1].values()))
             self._check_answer(size, len(ids))
         columns = Columns.concat(parts)
-        with self._lock:
+        with self._changed:
             self.counts.samples += len(ids)
         return {"cells": dict(columns)}
 
@@ -312,10 +352,10 @@ class Server:
             values = executor.run(ids, epoch).values
         # The client reads the cells, and meets the same error.
         except Exception:
-            with self._lock:
+            with self._changed:
                 self.counts.errors += 1
             return {"failed": True}
-        with self._lock:
+        with self._changed:
             self.counts.batches += 1
             self.counts.samples += len(ids)
         return {"values": {name: values[name] for name in executor.plan.names}}
@@ -329,11 +369,15 @@ class Server:
         if dct not in ("accurate", "fast"):
             raise OptionError(f"dct is accurate or fast, not {dct!r}")
         key = seed, outputs, dct, fast_scale
-        with self._lock:
+        with self._changed:
             executor = self._executors.pop(key, None)
             if executor is None:
-                on_cpu = OnCpu(self._engine, self._buffers, dct=dct, fast_scale=fast_scale)
-                executor = Executor(self.reader, part_of(self.plan, outputs), on_cpu, seed=seed)
+                plan = part_of(self.plan, outputs)
+                # Nothing else may see the images.
+                as_stored = not plan.joint and not any(output.steps for output in plan.images)
+                make = StoredOnCpu if as_stored else OnCpu
+                on_cpu = make(self._engine, self._buffers, dct=dct, fast_scale=fast_scale)
+                executor = Executor(self.reader, plan, on_cpu, seed=seed)
             self._executors[key] = executor
             while len(self._executors) > MAX_EXECUTORS:
                 del self._executors[next(iter(self._executors))]
@@ -345,7 +389,7 @@ class Server:
     def load(self) -> float:
         """Servers that clients need for each that there is: what an autoscaler multiplies their number by."""
         now = time.monotonic()
-        with self._lock:
+        with self._changed:
             loads = [load for load, since in self._loads.values() if now - since < LOAD_SECONDS]
         return max(loads, default=0.0)
 
@@ -361,7 +405,7 @@ class Server:
             "refused_total": ("counter", "Connections refused, or ended for what they sent.", counts.refused),
             "request_seconds_total": ("counter", "Seconds spent on requests.", counts.seconds),
             "decode_seconds_total": ("counter", "Seconds of decoding threads.", decode + resize),
-            "connections": ("gauge", "Connections of clients.", counts.connections),
+            "connections": ("gauge", "Connections of clients.", len(self._channels)),
             "requests": ("gauge", "Requests without an answer.", counts.waiting),
             "workers": ("gauge", "Decoding threads.", self.workers),
             "load": ("gauge", "Servers that are needed for each that there is.", self.load),
