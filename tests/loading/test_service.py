@@ -201,6 +201,37 @@ def test_raw_pixels_joint_steps_and_mixtures(tmp_path, texts, texts_url):
         assert_same_epochs(*loaders, 1)
 
 
+@pytest.mark.parametrize("op", [None, "RandomHorizontalFlip", "RandomResizedCrop", "ChannelsFirst", "Invert"])
+def test_raw_pixels_are_sent_as_they_are_stored_or_after_steps(tmp_path, op):
+    path = write_raw(tmp_path / "raw.beton", 24)
+    entry = {"op": op, "size": 8} if op == "RandomResizedCrop" else op
+    plan = {"pipelines": {"image": [entry] if entry else []}}
+    with serving(path, plan) as server, reading(server.url) as reader:
+        service = bp.Loader(reader, 5, order="random")
+        assert_same_epochs(service, bp.Loader(path, 5, order="random", pipelines=plans.build(plan)[0]))
+        assert service.stats()["service"]["ship"] == "decoded"
+        assert service.stats()["service"]["alone"] == 0
+
+
+def test_every_stream_of_every_server_has_a_request(photos, url):
+    with reading(url, streams=4) as reader:
+        epoch = iter(bp.Loader(reader, 2, prefetch_batches=1))
+        next(epoch)
+        deadline = time.monotonic() + processes.PATIENCE
+        while sum(epoch.queue) < 2 * 4 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert sum(epoch.queue) >= 2 * 4
+        epoch.close()
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3])
+def test_datasets_that_are_empty_or_smaller_than_a_batch(tmp_path, samples):
+    path = write_jpeg(tmp_path / "few.beton", samples)
+    with serving(path, CROP_PLAN) as server, reading(server.url) as reader:
+        assert len(reader) == samples
+        assert_same_epochs(bp.Loader(reader, BATCH), bp.Loader(path, BATCH, pipelines=CROP))
+
+
 @pytest.mark.parametrize(("first", "then"), [("service", "local"), ("local", "service")])
 def test_a_state_resumes_with_and_without_servers_and_on_other_ranks(photos, url, first, then):
     options = {"order": "random", "pipelines": CROP, "ids": True, "seed": 2}

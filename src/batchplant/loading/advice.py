@@ -18,6 +18,7 @@ from ..storage.remote.blocks import CHUNK_BYTES
 from .epoch import EpochTotals
 from .plan import Plan
 from .prefetch import distinct_runs
+from .service.client import SCHEME
 
 ADVICE = {
     "step": "the loop itself takes longer than loading; nothing to gain here",
@@ -89,7 +90,8 @@ class Traffic:
 
     def __init__(self, reader: Reader, fields: Sequence[str]) -> None:
         self._reader, self._fields = reader, fields
-        self._remote = is_remote(reader.path)
+        # Servers of batches read near the data.
+        self._remote = is_remote(reader.path) and not reader.path.startswith(SCHEME)
         self._before = self._counts()
         self._warned = False
 

@@ -163,6 +163,9 @@ class Pool:
         connection = socket.create_connection(server.address, GREETING_SECONDS)
         channel = Channel(connection)
         try:
+            # Where nothing listens at a port that clients get, too, TCP may connect a socket with itself.
+            if connection.getsockname() == connection.getpeername():
+                raise ConnectionRefusedError("Connection refused")
             if self._tls is not None:
                 channel.secure(self._tls, server=False, host=server.host)
             with located(path=f"batchplant://{server.name}"):
