@@ -24,10 +24,13 @@ def data(tmp_path_factory: Any) -> str:
     return numbers(tmp_path_factory.mktemp("seen") / "n.npz", 57)
 
 
-def play(loaders: list[bp.Loader], steps: int, log: dict[int, list[list[int]]]) -> None:
-    """Take steps on all ranks, epoch after epoch, and log the samples by step."""
+def play(loaders: list[bp.Loader], steps: int, log: dict[int, list[list[int]]], weights: Any = None) -> None:
+    """Take steps on all ranks, epoch after epoch, and log the samples by step; change weights meanwhile."""
     epochs = [iter(loader) for loader in loaders]
-    for _ in range(steps):
+    for number in range(steps):
+        if weights is not None and number == 2:
+            for loader in loaders:
+                loader.set_weights(weights)
         batches = [next(epoch, None) for epoch in epochs]
         if batches[0] is None:
             epochs = [iter(loader) for loader in loaders]
@@ -60,8 +63,11 @@ def source(kind: str, path: str) -> Any:
     st.lists(st.integers(0, 56), max_size=5),
     st.sampled_from(["drop", "next"]),
     st.booleans(),
+    st.none() | st.sampled_from([(0.1, 0.9), (1, 1), (1, 0)]),
 )
-def test_why_agrees_with_a_logging_loop(tmp_path, data, kind, order, parts, skipped, replace, steps_too):
+def test_why_agrees_with_a_logging_loop(
+    tmp_path, data, kind, order, parts, skipped, replace, steps_too, weights
+):
     path = str(tmp_path / "run.bprun")
     for file in tmp_path.iterdir():
         file.unlink()
@@ -90,7 +96,7 @@ def test_why_agrees_with_a_logging_loop(tmp_path, data, kind, order, parts, skip
         for loader in ranks:
             if state is not None:
                 loader.load_state_dict(state)
-        play(ranks, steps, log)
+        play(ranks, steps, log, weights if kind == "mix" else None)
         state = json.loads(json.dumps(ranks[0].state_dict()))
         play(ranks, lost, dict(log))
         for loader in ranks:

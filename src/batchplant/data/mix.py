@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,10 @@ WEIGHT_TOLERANCE, MAX_WEIGHT_GROUPS = 0.01, 4096
 VERSION = 1
 # Samples whose tokens are counted together.
 COUNTED_ROWS = 1 << 16
+
+
+# A change of weights while a run goes on: epoch, position, the weights from there on.
+Change = tuple[int, int, Sequence[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +95,8 @@ class Mix(ReaderWrapper):
     format = "mix"
     # Counts tokens; None if weights count samples.
     _meter: Meter | None = None
+    # Loaders that read the mixture.
+    _loaders: weakref.WeakSet[Any]
 
     def __init__(
         self,
@@ -149,6 +156,7 @@ class Mix(ReaderWrapper):
         self._weights = cooled[0][1]
         self._firsts = starts_of(self.sizes_of_sources)
         self._metered: dict[Any, mixture.Mixed] = {}
+        self._loaders = weakref.WeakSet()
         self._lock = threading.Lock()
         # Bound of the sample numbers of any epoch.
         if self._meter is None:
@@ -237,26 +245,82 @@ class Mix(ReaderWrapper):
 
     # -- the order of an epoch -------------------------------------------------------------------------
 
-    def epoch_order(self, order: object, *, seed: int, epoch: int, **options: Any) -> mixture.Mixed:
-        """Return the order of an epoch; ``order`` is that of every source, in every pass another."""
+    def set_weights(
+        self, weights: Mapping[str, float] | Sequence[float], *, at_step: int | None = None
+    ) -> None:
+        """Change the weights while a Loader of this mixture runs; see :meth:`batchplant.Loader.set_weights`.
+
+        Raises: OptionError where no Loader reads the mixture, or several do, and what that method raises.
+        """
+        loaders = list(self._loaders)
+        if len(loaders) != 1:
+            count = "no Loader reads" if not loaders else f"{len(loaders)} Loaders read"
+            raise OptionError(f"{count} this mixture: call set_weights of the Loader")
+        loaders[0].set_weights(weights, at_step=at_step)
+
+    def weights_of(self, weights: Mapping[str, float] | Sequence[float]) -> list[float]:
+        """Return the weights of all sources, checked; those that a mapping lacks have the weight 0."""
+        if isinstance(weights, Mapping):
+            if unknown := [name for name in weights if name not in self.names]:
+                raise OptionError(no_such("source", unknown[0], self.names))
+            weights = [weights.get(name, 0.0) for name in self.names]
+        values = [float(weight) for weight in weights]
+        if len(values) != len(self.names) or not any(values):
+            raise OptionError(f"there are {len(self.names)} sources: give each a weight, not all of them 0")
+        self._check_weights(values)
+        return values
+
+    def _plan_of(self, epoch: int, changes: Sequence[Change]) -> tuple[list[float], dict[str, Any]]:
+        """Return the weights and the plan of an epoch; a change holds until the next, for all of the run."""
+        weights, schedule = self._weights, list(self._plan["schedule"])
+        for changed_epoch, position, changed in changes:
+            if changed_epoch < epoch or (changed_epoch == epoch and not position):
+                weights, schedule = list(changed), []
+            elif changed_epoch == epoch:
+                schedule = [*(entry for entry in schedule if entry[0] < position), (position, list(changed))]
+        return weights, {**self._plan, "schedule": schedule}
+
+    def epoch_order(
+        self, order: object, *, seed: int, epoch: int, changes: Sequence[Change] = (), **options: Any
+    ) -> mixture.Mixed:
+        """Return the order of an epoch; ``order`` is that of every source, in every pass another.
+
+        changes: of the weights, as (epoch, position, weights), in order.
+        """
+        weights, plan = self._plan_of(epoch, changes)
         if self.seed:
             seed = int(key_of(seed, self.seed, 10)[0])
         if not isinstance(order, str):
             raise OptionError("a mixture takes an order by its name: random, sequential, quasi_random …")
         of_source = None if order == "random" else self._order_of_source(order, seed, epoch, options)
-        if self._meter is None:
+        if self._meter is None and not changes:
             return mixture.mixed(self._by_samples, seed=seed, epoch=epoch, order=of_source)
         # Planning an epoch takes a while, and a loader asks for it several times.
-        key = (order, seed, epoch, repr(sorted(options.items())))
+        key = (order, seed, epoch, repr(sorted(options.items())), repr((weights, plan)))
         with self._lock:
             if key not in self._metered:
-                order_of_epoch = self._metered_order(self._meter, seed, epoch, of_source)
+                sizes = self.sizes_of_sources.tolist()
+                if self._meter is None:
+                    blend = mixture.blend(sizes, weights, **plan)
+                    order_of_epoch = mixture.mixed(blend, seed=seed, epoch=epoch, order=of_source)
+                    # Other weights may go through a source more often.
+                    self.length = max(self.length, order_of_epoch.samples)
+                else:
+                    bound = self._meter.numbers(self.sizes_of_sources, weights, **plan)
+                    self.length = max(self.length, bound)
+                    order_of_epoch = self._metered_order(self._meter, seed, epoch, of_source, weights, plan)
                 recent = list(self._metered.items())[1 - MAX_CACHED_EPOCHS :]
                 self._metered = {**dict(recent), key: order_of_epoch}
             return self._metered[key]
 
     def _metered_order(
-        self, meter: Meter, seed: int, epoch: int, of_source: Callable[[int, int], orders.Order] | None
+        self,
+        meter: Meter,
+        seed: int,
+        epoch: int,
+        of_source: Callable[[int, int], orders.Order] | None,
+        weights: Sequence[float],
+        options: Mapping[str, Any],
     ) -> mixture.Mixed:
         sizes = self.sizes_of_sources
         numbers = mixture.numbering(sizes, seed=seed, epoch=epoch, order=of_source)
@@ -264,7 +328,7 @@ class Mix(ReaderWrapper):
         def lengths(source: I64, turn: I64) -> I64:
             return meter(source, self._base_rows(numbers(source, turn)) - self._firsts[source])
 
-        plan = Metered(sizes.tolist(), self._weights, meter.totals, lengths, **self._plan)
+        plan = Metered(sizes.tolist(), weights, meter.totals, lengths, **options)
         length = min(plan.length, self.length, LONGEST) if self.length else 0
         # Identifies this order, and needs no plan.
         plain = mixture.mixed(

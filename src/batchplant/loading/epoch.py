@@ -7,6 +7,7 @@ run ``_produce``. ``BatchCoalescer`` decides how many small batches for a device
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import threading
@@ -338,7 +339,8 @@ class Epoch:
         self._on_step = on_step
         self._page_cache = page_cache
         self._indices, self._packing = indices, packing
-        self._queue = _Queue(executor, delivery, coalescer, cutter)
+        self._make_queue = functools.partial(_Queue, executor, delivery, coalescer, cutter)
+        self._queue = self._make_queue()
         self._begin: Callable[..., Progress] | None = begin
         self.progress: Progress | None = None
         # When the training loop received its last batch.
@@ -444,6 +446,12 @@ class Epoch:
         if self._ids:
             values["ids"] = batch.ids
         return values if self._delivery is None else self._delivery.receive(values, ticket)
+
+    def restart(self, progress: Progress) -> None:
+        """Go on with the batches of ``progress``; those that were made in advance are dropped."""
+        self.close()
+        self._queue, self.progress = self._make_queue(), None
+        self._begin = lambda count=True: progress
 
     def stop(self) -> None:
         """Begin no further batch."""

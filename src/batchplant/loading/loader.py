@@ -19,7 +19,7 @@ from ..codecs.cells import decode_cell
 from ..codecs.tokenizers import limit_threads
 from ..data import hooks
 from ..data import mix_config as mixplan
-from ..data.mix import Mix
+from ..data.mix import Change, Mix
 from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, Problem, near
 from ..formats.registry import open as open_reader
@@ -277,6 +277,8 @@ class Loader:
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
         self._ordering = Ordering(self.reader, self.plan, parts, self.indices, seed)
+        if isinstance(self.reader, Mix):
+            self.reader._loaders.add(self)
         # Skipped as the arguments say; a state may say more.
         self._chosen_skip = self.config.skip
         self._skip(self._chosen_skip)
@@ -386,6 +388,58 @@ class Loader:
         state = "closed" if self._closed else f"epoch {self._epoch}"
         return f"<Loader of {self.reader.path}: {', '.join(parts)}; {state}>"
 
+    def set_weights(
+        self, weights: Mapping[str, float] | Sequence[float], *, at_step: int | None = None
+    ) -> None:
+        """Change the weights of the mixture that is loaded, from a step on and for the rest of the run.
+
+        weights: of all sources, or by name; sources without one do not come any more. A schedule of the
+        mixture ends there. In packed rows it holds from the next window of documents on. at_step: a step of
+        the running epoch, as ``steps`` counts them (default: the next). All ranks call it with the same
+        arguments before they take that step. The state has the change, so a resumed run goes on with it, on
+        any number of ranks; a change that a state has already is not made twice.
+
+        Raises: OptionError where the source is no mixture, for weights that are impossible, and for a step
+        that is past or behind the end of the epoch.
+        """
+        if not isinstance(self.reader, Mix) or self.indices is not None:
+            raise OptionError("set_weights is for a Loader of a Mix, without indices")
+        if self._decoded is not None:
+            raise OptionError("a cache of decoded images is made for the weights that a mixture begins with")
+        values = self.reader.weights_of(weights)
+        with self._totals.lock:
+            running = self._progress is not None and not self._progress.finished
+            epoch, start = (self._epoch, self._position) if not running else self._now()
+            step = self.steps if at_step is None else whole("at_step", at_step, 0)
+            shard, count = self._shard(epoch, start), step - self.steps
+            if count < 0 and any(values == list(entry[2]) for entry in self._ordering.changes):
+                # The state that the run goes on from has it.
+                return
+            if count < 0 or (count and not shard.has(count - 1)):
+                raise OptionError(
+                    f"step {step:,} is past, or behind the end of epoch {epoch}; the next is {self.steps:,}"
+                )
+            position = shard.position_after(count)
+            if isinstance(shard, PackedShard | SkippedRows):
+                position = shard.packed.next_window(position)
+            earlier = [entry for entry in self._ordering.changes if entry[:2] < (epoch, position)]
+            self._ordering.changes = (*earlier, (epoch, position, values))
+            if self._packing is not None:
+                self._packing.forget(epoch)
+            if not running:
+                return
+            self._steps_before, delivered_from = self.steps, self._progress
+            self._progress = Progress(epoch, self._shard(epoch, start), _next_shard(self, epoch))
+            self._record_stretch(epoch, start)
+        for live in list(self._live):
+            if live.progress is delivered_from:
+                live.restart(self._progress)
+
+    def _now(self) -> tuple[int, int]:
+        """Return the running epoch and its position."""
+        assert self._progress is not None
+        return self._progress.epoch, self._progress.position
+
     # -- the record of a run ---------------------------------------------------------------------------
 
     def record(self, path: str | os.PathLike[str]) -> None:
@@ -417,13 +471,19 @@ class Loader:
             raise OptionError("note adds to the record of a run: give record=, and take a batch")
         self._recorder.note(self.steps - 1, losses, values)
 
+    def _settings(self) -> dict[str, Any]:
+        """Return JSON of what may change while a run goes on."""
+        changes = [[epoch, position, list(weights)] for epoch, position, weights in self._ordering.changes]
+        skip = self._skipping.state(self._dealt)
+        return {**({"skip": skip} if skip else {}), **({"weights": changes} if changes else {})}
+
     def _record_stretch(self, epoch: int, start: int) -> None:
         if self._recorder is None or self._turn != (0, 1):
             return
         rank, world_size = self._rank_world()
         stretch = {
             "rank": rank, "world_size": world_size, "batch_size": self.batch_size, "step": self._steps_before,
-            "epoch": epoch, "start": start, "settings": {"skip": self._skipping.state(self._dealt)},
+            "epoch": epoch, "start": start, "settings": self._settings(),
             **(self._packing.state(epoch, start) if self._packing else {}),
         }  # fmt: skip
         arguments = {**vars(self.config), "indices": self.indices}
@@ -567,14 +627,13 @@ class Loader:
             order = self._progress.shard.order
         elif position:
             order = self._make_order(epoch)
-        skip = self._skipping.state(self._dealt)
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed,
             "samples": self.samples, "step": self.steps, **self._ordering.marks(),
             **({"mixture": self.reader.mark()} if isinstance(self.reader, Mix) else {}),
             "drawn": self._drawn(order) if position else None,
             **(self._packing.state(epoch, position) if self._packing else {}),
-            **({"skip": skip} if skip else {}),
+            **self._settings(),
         }  # fmt: skip
 
     def _drawn(self, order: orders.Order | None) -> int | None:
@@ -591,6 +650,7 @@ class Loader:
         marks = {**self._ordering.marks(), **({"pack": self._packing.mark} if self._packing else {})}
         if isinstance(self.reader, Mix):
             _check_mixture(state, self.reader, self.samples)
+        self._ordering.change(state.get("weights", ()))
         epoch, position = _position_in(state, self.samples, self.seed, marks)
         if self._packing is not None:
             self._packing.go_to(epoch, state.get("window"))
@@ -618,12 +678,15 @@ class Loader:
         """Pickle arguments and state: a copy opens the source again and goes on from here."""
         state = self.state_dict()
         config = dataclasses.replace(self.config, indices=self.indices, dashboard=False, record=None)
-        return _remake, (type(self), self.reader, config, state["epoch"], state["position"], state["step"])
+        at = (state["epoch"], state["position"], state["step"], self._ordering.changes)
+        return _remake, (type(self), self.reader, config, *at)
 
     def _copy(self, reader: Reader, **changes: Any) -> Self:
         """Return a loader with the same config, except for ``changes``."""
         changes = {"indices": self.indices, "dashboard": False, "record": None, **changes}
-        return type(self)(reader, **vars(dataclasses.replace(self.config, **changes)))
+        loader = type(self)(reader, **vars(dataclasses.replace(self.config, **changes)))
+        loader._ordering.changes = self._ordering.changes
+        return loader
 
     # -- other loaders ---------------------------------------------------------------------------------
 
@@ -785,9 +848,11 @@ def _next_shard(loader: Loader, epoch: int) -> Callable[[], orders.Batches | Non
 
 
 def _remake(
-    loader_class: type[Loader], reader: Reader, config: LoaderConfig, epoch: int, position: int, step: int
-) -> Loader:
+    loader_class: type[Loader], reader: Reader, config: LoaderConfig, epoch: int, position: int, step: int,
+    changes: tuple[Change, ...],
+) -> Loader:  # fmt: skip
     loader = loader_class(reader, **vars(config))
+    loader._ordering.changes = changes
     loader.go_to(epoch, position)
     loader._steps_before = step
     return loader

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import order as orders
-from ..data.mix import Mix
+from ..data.mix import Change, Mix
 from ..data.reader import Reader
 from ..data.sizes import are_known, sizes_of
-from ..errors import DataError, OptionError
+from ..errors import DataError, OptionError, exceptions_as
 from ..schema import Bytes, Image, List, Tensor, Text
 from ..schema.columns import I64, AnyArray, Column, Masked, Ragged, dense_of
+from ..storage import NOTE_ERRORS
 from . import locate
 from .plan import Plan
 
@@ -38,6 +39,8 @@ class Ordering:
         self.sizes: SampleNumbers | None = None
         if parts.balance is not None:
             self.sizes = _at_positions(find_sizes(reader, plan.fields, parts.balance.sizes), indices)
+        # Of the weights of a mixture.
+        self.changes: tuple[Change, ...] = ()
         self._lengths: SampleNumbers | None = None
         self._buckets: object = None
         if parts.buckets is not None:
@@ -60,7 +63,7 @@ class Ordering:
     def _make(self, epoch: int) -> orders.Order:
         base, name, options = self.parts.base, self.parts.name, dict(self.parts.options)
         if self.indices is None and isinstance(self.reader, Mix):
-            return self.reader.epoch_order(base, seed=self.seed, epoch=epoch, **options)
+            return self.reader.epoch_order(base, seed=self.seed, epoch=epoch, changes=self.changes, **options)
         if name in orders.BY_BLOCKS:
             options["blocks"] = self._block_index(name)
         return orders.make(base, self.samples, seed=self.seed, epoch=epoch, **options)
@@ -77,6 +80,19 @@ class Ordering:
                 raise OptionError(f"this format has no blocks, so {order} has nothing to go by; use random")
             self._blocks = orders.BlockIndex(blocks, self.reader.window, self.indices)
         return self._blocks
+
+    def change(self, entries: Any) -> None:
+        """Take over the changes of weights of a state."""
+        with exceptions_as(OptionError, "this is no state of a loader", *NOTE_ERRORS):
+            changes = tuple(
+                (int(epoch), int(at), list(map(float, weights))) for epoch, at, weights in entries
+            )
+        if changes and not isinstance(self.reader, Mix):
+            raise OptionError("the state is of a mixture whose weights were changed, and this is none")
+        if isinstance(self.reader, Mix):
+            for *_, weights in changes:
+                self.reader.weights_of(weights)
+        self.changes = changes
 
     def marks(self) -> dict[str, Any]:
         """Return what the sequence of samples depends on, besides the seed."""

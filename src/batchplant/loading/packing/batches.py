@@ -306,6 +306,10 @@ class Packing:
         window = (0, 0) if rows is None or not position else rows.window_at(position)
         return {"pack": self.mark, "window": list(window)}
 
+    def forget(self, epoch: int) -> None:
+        """Plan an epoch anew, because its order has changed behind the windows of batches that were made."""
+        self._rows.pop(epoch, None)
+
     def go_to(self, epoch: int, window: Any) -> None:
         """Continue an epoch at the window of a state, which was made with the same packing."""
         try:

@@ -128,6 +128,11 @@ class Rows:
         index = self._window_of(row - 1)
         return self._base + index, self._firsts[index]
 
+    def next_window(self, row: int) -> int:
+        """Return the first document of the first window that begins at a row or behind it."""
+        number, first = self.window_at(row)
+        return (number + (first < row)) * self.pack.window
+
     def _pieces(self, rows: range) -> Pieces:
         """Return the pieces that these rows consist of."""
         parts, row = [], rows.start

@@ -154,7 +154,8 @@ class Notes:
 
     def _with_losses(self) -> AnyArray:
         entries = self._latest(self.entries[self.entries["name"] == LOSSES])
-        return entries[entries["value"] + entries["count"] <= len(self._losses)]
+        complete: AnyArray = entries[entries["value"] + entries["count"] <= len(self._losses)]
+        return complete
 
     def losses(self, step: int) -> npt.NDArray[np.float32] | None:
         """Return the losses of the samples of a step; None where there are none."""

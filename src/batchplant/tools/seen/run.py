@@ -163,7 +163,9 @@ class Run:
         skip = skip_of(stretch.settings.get("skip"), None)
         changes = {"rank": 0, "world_size": 1, "batch_size": stretch.batch_size, "skip": skip, "workers": 1}
         if self._loader is not None:
-            return self._loader._copy(reader, mesh=None, **changes)
+            loader = self._loader._copy(reader, mesh=None, **changes)
+            loader._ordering.change(stretch.settings.get("weights", ()))
+            return loader
         if missing:
             raise OptionError(
                 f"{', '.join(sorted(missing))} of the run are code, or too long for its record: give a "
@@ -171,7 +173,9 @@ class Run:
                 path=self.path,
             )
         options = {name: _decoded(text, self.path) for name, text in stretch.process["options"].items()}
-        return Loader(reader, **{**options, **changes})
+        loader = Loader(reader, **{**options, **changes})
+        loader._ordering.change(stretch.settings.get("weights", ()))
+        return loader
 
     def shard(self, stretch: Stretch, rank: int) -> Any:
         """Return the batches of a rank in a stretch."""
