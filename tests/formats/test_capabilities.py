@@ -432,6 +432,8 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
     else:
         sample = content(one)[1](WANTED) if one.writer else {"blob": bulk(WANTED, bp.Image())}
         large = next(sample[name] for name in ("data", "blob", "tokens", "image") if name in sample)
+        # It has no narrower ones.
+        large = np.asarray(large).astype("<u2") if one.name == "datatrove" else large
         assert flip_in(copy, large.tobytes() if isinstance(large, np.ndarray) else large)
     assert (not bp.verify(copy, **checked).ok) == bool(one.can.checksums)
 
@@ -516,7 +518,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
     with read(datasets(name), name) as reader:
         wanted = {
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
-            "published": "label == 1", "video": "time > 1",
+            "published": "label == 1", "video": "time > 1", "datatrove": "",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
         wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted

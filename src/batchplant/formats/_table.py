@@ -14,6 +14,7 @@ OUTLINES: dict[str, Outline] = {
     "beton": Outline((".beton",)),
     "coco": Outline((".coco",), folder=None),
     "csv": Outline((".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst", ".tab", ".tab.gz", ".tab.zst"), side_cars=("{name}.schema.json",), describes=True),
+    "datatrove": Outline((".ds",), side_cars=("{name}.index", "{name}.metadata")),
     "delta": Outline((".delta",), folder=True),
     "ffrecord": Outline((".ffr",), side_cars=("{name}.schema.json",)),
     "hdf5": Outline((".h5", ".hdf5", ".he5")),
