@@ -531,3 +531,20 @@ def test_opening_a_large_folder_lists_it_once_and_opens_few_files(tmp_path):
     assert opened <= later <= 200
     # To find out what it is, and to list it.
     assert folders <= 3 * 11
+
+
+def test_splits_with_class_folders(tmp_path):
+    for split, label, count in (("train", "cat", 2), ("train", "dog", 1), ("val", "dog", 3)):
+        (tmp_path / split / label).mkdir(parents=True)
+        for number in range(count):
+            (tmp_path / split / label / f"{number}.jpg").write_bytes(jpeg(8, 8))
+    with bp.open(tmp_path, split="val") as reader:
+        # A class has the same number in every split.
+        assert reader.schema["label"].names == ("cat", "dog")
+        assert [sample["label"] for sample in reader] == [1, 1, 1]
+    assert len(bp.open(tmp_path, split="train")) == 3
+    with pytest.raises(bp.OptionError, match=r"several splits.*train, val"):
+        bp.open(tmp_path)
+    with pytest.raises(bp.OptionError, match="there is no split 'test'; there are train, val"):
+        bp.open(tmp_path, split="test")
+    assert bp.verify(tmp_path, split="train").ok

@@ -20,7 +20,8 @@ from .base.folders import SOUNDS, FolderReader, FolderWriter, folder_format, sha
 
 
 class AudioFolderReader(FolderReader):
-    """Reads a folder of sounds. ``file_names``: add the path below the root as field ``file_name``."""
+    """Reads a folder of sounds. ``file_names``: add the path below the root as field ``file_name``;
+    ``split``: the one of folders such as train and val that have class folders below."""
 
     media = SOUNDS
 

@@ -27,14 +27,21 @@ HEAD_BYTES = 1 << 16
 class ImageFolderReader(FolderReader):
     """Reads a folder of images. ``file_names``: add the path below the root as field ``file_name``;
     ``mode``: what images decode to (default: found by looking at some of them); ``pairs``: which subfolders
-    hold images and their masks (``"images,masks"``; False: every subfolder is a class)."""
+    hold images and their masks (``"images,masks"``; False: every subfolder is a class); ``split``: the one of
+    folders such as train and val that have class folders below."""
 
     media = IMAGE_FILES
 
     def __init__(
-        self, path: str, *, file_names: bool = False, mode: str | None = None, pairs: Asked = None
+        self,
+        path: str,
+        *,
+        file_names: bool = False,
+        mode: str | None = None,
+        pairs: Asked = None,
+        split: str | None = None,
     ) -> None:
-        super().__init__(path, file_names=file_names, pairs=pairs)
+        super().__init__(path, file_names=file_names, pairs=pairs, split=split)
         if mode is not None:
             field = self.schema[self._field]
             assert isinstance(field, Image)

@@ -21,7 +21,8 @@ from .base.folders import VIDEOS, FolderReader, FolderWriter, folder_format, sha
 
 
 class VideoFolderReader(FolderReader):
-    """Reads a folder of videos. ``file_names``: add the path below the root as field ``file_name``."""
+    """Reads a folder of videos. ``file_names``: add the path below the root as field ``file_name``;
+    ``split``: the one of folders such as train and val that have class folders below."""
 
     media = VIDEOS
 

@@ -25,6 +25,7 @@ METADATA_NAME = ".batchplant.json"
 # Enough to tell which kinds of files lie in class folders: so many folders, so many names in each.
 PROBED_FOLDERS, PROBED_NAMES = 8, 100
 FILE_NAME = "file_name"
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 METADATA = ("metadata.jsonl", "metadata.csv")
 # What is read to tell which files a metadata file speaks of.
 METADATA_HEAD_BYTES = 1 << 16
@@ -102,9 +103,21 @@ def media_in(probe: Probe) -> list[Media]:
         with contextlib.suppress(NotFoundError, AccessError):
             inner = [join(images, name) for name in tree.some_names(join(path, images), PROBED_FOLDERS)]
             media = _media_of(_names_below(path, inner))
+    for split in splits_in(names) if not media else ():
+        with contextlib.suppress(NotFoundError, AccessError):
+            inner = tree.some_names(join(path, split), PROBED_FOLDERS)
+            # Images and masks are a dataset in each split.
+            if not any(name.rstrip("/").lower() in IMAGES for name in inner):
+                media = _media_of(_names_below(join(path, split), inner))
     # Whoever opens it is described what is wrong with it.
     described = metadata is not None or tree.exists(join(path, METADATA_NAME))
     return media or ([IMAGE_FILES] if described else [])
+
+
+def splits_in(names: Iterable[str]) -> list[str]:
+    """Return the folders of splits, such as train and val, where there are no other folders."""
+    folders = [name.rstrip("/") for name in names if name.endswith("/")]
+    return folders if all(folder.lower() in SPLITS for folder in folders) else []
 
 
 def mixed(probe: Probe) -> str | None:

@@ -12,13 +12,14 @@ import numpy as np
 from ....codecs.cells import encode_samples
 from ....codecs.infer import infer_field, infer_mask
 from ....codecs.nested import column_of
-from ....errors import BatchplantError, DamagedError, SchemaError
+from ....errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ....schema import Field, Image, Int, Schema, Text
 from ....schema.columns import U8, Columns, Ragged
 from ....storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
+from ..format import Probe
 from .files import FileNames, FilesReader, MediaColumn, open_files
 from .listing import list_files
-from .media import FILE_NAME, MEDIA, METADATA_NAME, Media, metadata_of, rows_of
+from .media import FILE_NAME, MEDIA, METADATA_NAME, Media, metadata_of, rows_of, splits_in
 from .pairs import Asked, pairs_of
 
 LABEL = "label"
@@ -41,7 +42,16 @@ class FolderReader(FilesReader):
 
     media: ClassVar[Media]
 
-    def __init__(self, path: str, *, file_names: bool = False, pairs: Asked = False) -> None:
+    def __init__(
+        self, path: str, *, file_names: bool = False, pairs: Asked = False, split: str | None = None
+    ) -> None:
+        siblings: list[str] = []
+        if split is not None:
+            splits = splits_in(Probe(path).names)
+            if split not in splits:
+                names_text = ", ".join(splits) or "none"
+                raise OptionError(f"there is no split {split!r}; there are {names_text}", path=path)
+            siblings, path = [join(path, folder) for folder in splits], join(path, split)
         self.path = path
         self._below = open_files(path)
         self._columns = Columns()
@@ -70,6 +80,14 @@ class FolderReader(FilesReader):
             if together is not None:
                 [(_, self.files), *paired] = together.items()
                 fields = {name: infer_mask(*self._seen(files)) for name, files in paired}
+            splits = splits_in(f"{name}/" for name in classes)
+            if together is None and len(splits) > 1 and all(name.count(os.sep) > 1 for name in names[:8]):
+                message = "there are several splits: say which with split= (--option split=…)"
+                raise OptionError(f"{message}: {', '.join(splits)}", path=path)
+            if siblings and classes:
+                # A class has the same number in every split.
+                names_of_all = (name for folder in siblings for name in Probe(folder).all_names)
+                classes = sorted({*classes, *(name[:-1] for name in names_of_all if name.endswith("/"))})
             if together is None and (classes or (note and not self.files)):
                 fields = self._labels(names, classes, note)
         self._field = note[0] if note else self.media.name
