@@ -209,8 +209,24 @@ def filmed(folder: Path) -> Path:
     return folder / "data.mp4"
 
 
+def tensorflow_dataset(folder: Path) -> Path:
+    """A folder of TensorFlow Datasets with one shard, whose Examples our own writer made."""
+    shard = folder / "tiny-train.tfrecord-00000-of-00001"
+    with bp.create(shard, {"blob": bp.Image(), "number": bp.Int()}, format="tfrecord") as out:
+        for number in range(COUNT):
+            out.append({"blob": bulk(number, bp.Image()), "number": number})
+    shard.with_name(f"{shard.name}.schema.json").unlink()
+    number, blob = {"tensor": {"dtype": "int64"}}, {"image": {"encodingFormat": "png"}}
+    features = {"featuresDict": {"features": {"blob": blob, "number": number}}}
+    (folder / "features.json").write_text(json.dumps(features))
+    info = {"name": "tiny", "splits": [{"name": "train", "shardLengths": [f"{COUNT}"]}]}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder
+
+
 # Formats that are only read.
 OTHERS = {
+    "tfds": tensorflow_dataset,
     "video": filmed,
     "repository": repository,
     "published": archived,

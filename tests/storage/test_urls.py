@@ -68,12 +68,26 @@ def repository(folder: Path) -> str:
     return "set"
 
 
+def tensorflow_dataset(folder: Path) -> str:
+    os.makedirs(folder / "tiny")
+    shard = folder / "tiny/tiny-train.tfrecord-00000-of-00001"
+    with bp.create(shard, {"n": bp.Int()}, format="tfrecord") as out:
+        for number in range(ROWS):
+            out.append({"n": number})
+    features = {"featuresDict": {"features": {"n": {"tensor": {"dtype": "int64"}}}}}
+    info = {"name": "tiny", "splits": [{"name": "train", "shardLengths": [f"{ROWS}"]}]}
+    for name, content in (("features.json", features), ("dataset_info.json", info)):
+        (folder / "tiny" / name).write_text(json.dumps(content))
+    return "tiny"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "lst": list_file,
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "repository": repository,
     "savedmodel": copied(GOLDEN / "models/saved_model"),
+    "tfds": tensorflow_dataset,
     "tiff": copied(GOLDEN / "tiff/stack.tif"),
     "video": copied(GOLDEN / "video/h264.mp4"),
 }

@@ -174,7 +174,7 @@ def _column(feature: Feature, values: Values, data: U8) -> Column:
         return _listed(feature, values, data)
     if feature.kind == BYTES:
         return bytes_column(feature, values, data)
-    return _number_column(feature, values)
+    return number_column(feature, values)
 
 
 def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
@@ -202,7 +202,7 @@ def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
     return cells if cell is None else cells.data.view(cell[0]).reshape(len(cells), *cell[1])
 
 
-def _number_column(feature: Feature, values: Values) -> Column:
+def number_column(feature: Feature, values: Values) -> Column:
     field = feature.field
     shape = field.shape if isinstance(field, Tensor) else ()
     varies = None in shape

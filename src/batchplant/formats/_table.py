@@ -42,6 +42,7 @@ OUTLINES: dict[str, Outline] = {
     "repository": Outline((), folder=True),
     "safetensors": Outline((".safetensors", ".safetensors.index.json"), has_parts=True),
     "savedmodel": Outline((".index",), folder=None),
+    "tfds": Outline((), folder=True),
     "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),
     "tiff": Outline((".tif", ".tiff", ".btf")),
     "tokens": Outline((), side_cars=("{name}.tokens.json",)),
