@@ -2,6 +2,7 @@
 
 from .damage import CorruptSamples, Empty, Names, Pickles
 from .duplicates import Duplicates, SimilarImages
+from .episodes import EpisodeTimes, FrozenCameras, RestingEpisodes, WrongStatistics
 from .images import ExifRotation, LargeImages, MixedModes, PngPhotographs
 from .labels import ClassImbalance, SortedLabels, TextLabels
 from .storage import CompressedFiles, FewShards, LargeBlocks, TinyFiles, UnequalShards
@@ -27,6 +28,10 @@ CHECKS = (
     NaiveTimes,
     Float64,
     Padding,
+    EpisodeTimes,
+    FrozenCameras,
+    RestingEpisodes,
+    WrongStatistics,
     TinyFiles,
     FewShards,
     UnequalShards,

@@ -1,0 +1,203 @@
+"""Episodes of robots: times off the grid, cameras that freeze, arms that rest, statistics that lie."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ....data.keys import same_cells
+from ....errors import BatchplantError
+from ....schema import Field, Float, Image, Int, Tensor
+from ....schema.columns import Ragged, take_cells
+from ... import Array
+from ..check import Batch, CellCheck, Subject, Tally
+from ..report import Finding
+
+TIME, ACTION = "timestamp", "action"
+# Part of the usual distance of two frames that one may be off.
+MAX_TIME_ERROR = 0.2
+# Of an episode, looked-at frames from which on it may be said to rest or to freeze.
+MIN_FRAMES = 4
+# Share of the frames of a camera that may equal the one before, or be black, and levels that are black.
+MAX_FROZEN_SHARE, BLACK_LEVEL = 0.5, 4
+# Part of the range of a field that a value may lie beyond it: statistics are rounded.
+RANGE_SLACK = 1e-3
+
+Flags = npt.NDArray[np.bool_]
+
+
+class EpisodeCheck(CellCheck):
+    """Base class of checks of datasets with episodes; examples name the episode and the frame."""
+
+    unit: ClassVar[str] = "frames"
+
+    def __init__(self, subject: Subject) -> None:
+        self.begins = np.append(0, subject.reader.boundaries())
+        self._has_episodes = len(self.begins) > 1 or "episode_index" in subject.schema
+        super().__init__(subject)
+        if not (self._has_episodes and {TIME, ACTION} & set(subject.schema)):
+            self.tallies = {}
+
+    def place(self, batch: Batch, row: int) -> str:
+        """Return the episode and the frame of a row."""
+        number = int(batch.numbers[row])
+        episode = int(np.searchsorted(self.begins, number, side="right")) - 1
+        return f"episode {episode}, frame {number - self.begins[episode]}"
+
+    def follows(self, batch: Batch) -> Flags:
+        """Return flags of the rows whose frame follows that of the row before, in one episode."""
+        numbers = batch.numbers
+        episodes = np.searchsorted(self.begins, numbers, side="right")
+        flags = np.zeros(len(batch), dtype=np.bool_)
+        flags[1:] = (np.diff(numbers) == 1) & (np.diff(episodes) == 0)
+        return flags
+
+
+class EpisodeTimes(EpisodeCheck):
+    name = "episode-times"
+    title = "times of frames that jump or run backwards"
+    severity = "warning"
+    sentence = "Actions and images that are joined by time are then those of other moments."
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._usual: float | None = None
+
+    def concerns(self, field: Field) -> bool:
+        return isinstance(field, Float)
+
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        times = batch.numbers_of(name)
+        if name != TIME or times is None:
+            return
+        follows = self.follows(batch)
+        steps = np.diff(times.astype(np.float64), prepend=np.nan)
+        if self._usual is None and follows.any():
+            self._usual = float(np.median(steps[follows]))
+        with np.errstate(invalid="ignore"):
+            off = np.abs(steps - (self._usual or 0)) > MAX_TIME_ERROR * abs(self._usual or 0)
+        bad = follows & (off | ~(steps > 0))
+        tally.add(batch, bad, functools.partial(self._said, batch, steps), of=int(follows.sum()))
+
+    def _said(self, batch: Batch, steps: Array, row: int) -> str:
+        return f"{self.place(batch, row)}: {steps[row]:.4g} s after the one before"
+
+    def report(self, name: str, tally: Tally) -> Finding:
+        usual = f"frames are {self._usual or 0:.4g} s apart, and some are not"
+        return self.cells(
+            usual, tally, "correct the times, or leave these episodes out: bp.open(…, episodes=[…])"
+        )
+
+
+class FrozenCameras(EpisodeCheck):
+    name = "frozen-cameras"
+    title = "cameras that freeze or show nothing"
+    severity = "warning"
+    sentence = "A policy learns to act without the camera that shows it nothing."
+    least_share = MAX_FROZEN_SHARE
+
+    def concerns(self, field: Field) -> bool:
+        shape = field.shape if isinstance(field, Tensor) and field.dtype == "uint8" else ()
+        return isinstance(field, Image) or (len(shape) == 3 and shape[2] == 3)
+
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        column = batch.columns[name]
+        if len(batch) < 2 or not isinstance(column, Ragged | np.ndarray):
+            return
+        same = np.zeros(len(batch), dtype=np.bool_)
+        same[1:] = same_cells(take_cells(column, slice(0, -1)), take_cells(column, slice(1, None)))
+        bad, follows = same & self.follows(batch), self.follows(batch)
+        if not isinstance(column, Ragged):
+            black = column.reshape(len(column), -1).max(axis=1, initial=0) < BLACK_LEVEL
+            bad, follows = bad | black, np.ones(len(batch), dtype=np.bool_)
+        tally.add(batch, bad, functools.partial(self.place, batch), of=int(follows.sum()))
+
+    def report(self, name: str, tally: Tally) -> Finding:
+        message = "frames equal the one before, or are black"
+        return self.cells(
+            message, tally, f"leave the field out, or these episodes; reader.select without {name!r}"
+        )
+
+
+class RestingEpisodes(EpisodeCheck):
+    name = "resting-episodes"
+    title = "episodes in which no action changes"
+    severity = "warning"
+    sentence = "Such episodes teach a policy to stand still."
+    unit = "episodes"
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        # By episode: the first action, how many were looked at, whether another one differs.
+        self._seen: dict[int, tuple[bytes, int, bool]] = {}
+
+    def concerns(self, field: Field) -> bool:
+        return isinstance(field, Tensor | Float | Int)
+
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        values = batch.numbers_of(name)
+        if name != ACTION or values is None:
+            return
+        episodes = np.searchsorted(self.begins, batch.numbers, side="right") - 1
+        for episode in np.unique(episodes).tolist():
+            rows = np.ascontiguousarray(values[episodes == episode])
+            first, count, moves = self._seen.get(episode, (rows[:1].tobytes(), 0, False))
+            moves = moves or any(row.tobytes() != first for row in rows)
+            self._seen[episode] = first, count + len(rows), moves
+        resting = self._resting()
+        tally.count, tally.of = len(resting), len(self._seen)
+        tally.first = [(int(self.begins[episode]), f"episode {episode}") for episode in resting[:5]]
+
+    def _resting(self) -> list[int]:
+        return [n for n, (_, count, moves) in self._seen.items() if count >= MIN_FRAMES and not moves]
+
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = "leave these episodes out: bp.open(…, episodes=[…])"
+        return self.cells("it never changes in some episodes", tally, mend, about=not self.subject.every)
+
+
+class WrongStatistics(EpisodeCheck):
+    name = "wrong-statistics"
+    title = "values outside of the stored statistics"
+    severity = "warning"
+    sentence = "Numbers that are normalised by other data's range leave the range that a policy expects."
+
+    def __init__(self, subject: Subject) -> None:
+        self._stats: Mapping[str, Mapping[str, Any]] = {}
+        # Another check reports what cannot be read.
+        with contextlib.suppress(BatchplantError):
+            self._stats = subject.reader.attributes
+        super().__init__(subject)
+
+    def concerns(self, field: Field) -> bool:
+        return isinstance(field, Float | Int) or (isinstance(field, Tensor) and field.dtype != "uint8")
+
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        values, stats = batch.numbers_of(name), self._stats.get(name, {})
+        if values is None or not {"min", "max"} <= set(stats):
+            return
+        low, high = (np.asarray(stats[key], np.float64).reshape(-1) for key in ("min", "max"))
+        rows = values.reshape(len(values), -1).astype(np.float64)
+        if len(low) != rows.shape[1] or len(high) != rows.shape[1]:
+            return
+        slack = RANGE_SLACK * np.maximum(high - low, np.abs(high)) + 1e-6
+        outside = (rows < low - slack) | (rows > high + slack)
+        tally.add(
+            batch,
+            np.asarray(outside.any(axis=1)),
+            functools.partial(self._said, batch, rows, outside),
+            of=len(rows),
+        )
+
+    def _said(self, batch: Batch, rows: Array, outside: Flags, row: int) -> str:
+        axis = int(np.argmax(outside[row]))
+        return f"{self.place(batch, row)}: number {axis} is {rows[row, axis]:.4g}"
+
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = "compute the statistics anew: batchplant convert writes them; or look for joints that jump"
+        return self.cells("values lie outside of the stored minimum and maximum", tally, mend)

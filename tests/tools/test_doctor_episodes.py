@@ -1,0 +1,89 @@
+"""Checks of episodes: each finding names the episode and the frame."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+from batchplant.tools import doctor
+
+pytest.importorskip("pyarrow")
+
+CHECKS = ("episode-times", "frozen-cameras", "resting-episodes", "wrong-statistics")
+
+
+def make(path: Path, **changes: Any) -> Path:
+    """Three episodes of ten frames; changes: functions of a frame's number that give a field's value."""
+    schema = {
+        "camera": bp.Tensor("uint8", (8, 8, 3)),
+        "action": bp.Tensor("float32", (2,)),
+        "timestamp": bp.Float("float32"),
+        "episode_index": bp.Int(),
+    }
+    values: dict[str, Any] = {
+        "camera": lambda n: np.full((8, 8, 3), 50 + n, np.uint8),
+        "action": lambda n: np.array([n, -n], np.float32),
+        "timestamp": lambda n: n % 10 / 10,
+        "episode_index": lambda n: n // 10,
+    }
+    values |= changes
+    with bp.create(path, schema, fps=10) as out:
+        for n in range(30):
+            out.append({name: values[name](n) for name in schema})
+    return path
+
+
+def findings(path: Path) -> dict[str, doctor.Finding]:
+    report = doctor.examine(path, only=CHECKS)
+    return {finding.check: finding for finding in report.findings}
+
+
+def test_nothing_is_wrong(tmp_path: Path) -> None:
+    assert findings(make(tmp_path / "a.lerobot")) == {}
+
+
+def test_times_that_jump_or_run_backwards(tmp_path: Path) -> None:
+    late = {13: 0.9, 25: 0.3}
+    path = make(tmp_path / "a.lerobot", timestamp=lambda n: late.get(n, n % 10 / 10))
+    finding = findings(path)["episode-times"]
+    assert finding.count == 4
+    assert [example.said.partition(":")[0] for example in finding.examples] == [
+        "episode 1, frame 3", "episode 1, frame 4", "episode 2, frame 5", "episode 2, frame 6",
+    ]  # fmt: skip
+
+
+def test_a_camera_that_freezes_and_one_that_is_black(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.lerobot", camera=lambda n: np.full((8, 8, 3), 50 + min(n, 7), np.uint8))
+    finding = findings(path)["frozen-cameras"]
+    assert (finding.field, finding.count) == ("camera", 20)
+    assert finding.examples[0].said == "episode 0, frame 8"
+    path = make(tmp_path / "b.lerobot", camera=lambda n: np.full((8, 8, 3), n % 2, np.uint8))
+    assert findings(path)["frozen-cameras"].count == 30
+
+
+def test_episodes_in_which_nothing_moves(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.lerobot", action=lambda n: np.array([0 if n // 10 == 1 else n, 1], np.float32))
+    finding = findings(path)["resting-episodes"]
+    assert (finding.count, finding.of, finding.examples[0].said) == (1, 3, "episode 1")
+
+
+def test_statistics_of_other_data(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.lerobot")
+    stats = json.loads((path / "meta/stats.json").read_text())
+    stats["action"]["max"][0] = 27.5
+    (path / "meta/stats.json").write_text(json.dumps(stats))
+    finding = findings(path)["wrong-statistics"]
+    assert (finding.field, finding.count) == ("action", 2)
+    assert finding.examples[0].said == "episode 2, frame 8: number 0 is 28"
+    (path / "meta/stats.json").write_text("{")
+    assert "wrong-statistics" not in findings(path)
+
+
+def test_a_table_without_episodes_is_left_alone() -> None:
+    reader = bp.open({"timestamp": np.zeros(9), "action": np.zeros(9)})
+    assert not doctor.examine(reader, only=CHECKS).findings
