@@ -72,6 +72,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
             "batchplant.tools.measure",
             "batchplant.tools.simulation",
             "batchplant.tools.seen",
+            "batchplant.tools.metrics",
         ),
         (),
     ),

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from .storage import index
     from .storage.limits import max_bytes, max_pixels
     from .storage.spans import Spans
+    from .tools import metrics as metrics
     from .tools.versions import show_versions
     from .tools.viewer.notebook import view
 
@@ -152,6 +153,7 @@ _MODULES = {
     "index": "storage.index",
     "jobs": "jobs",
     "loading": "loading",
+    "metrics": "tools.metrics",
     "ops": "ops",
     "order": "order",
     "schema": "schema",

@@ -23,11 +23,12 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant.errors import AccessError, DamagedError, DecodeError, OptionError
+from batchplant.loading.exposition import serve_metrics
 from batchplant.loading.service import channel as channels
 from batchplant.loading.service import plans
 from batchplant.loading.service.channel import HEADER, MAGIC, Channel, Security, greet, listen
 from batchplant.loading.service.client import hosts_of
-from batchplant.loading.service.server import Server, serve_metrics
+from batchplant.loading.service.server import Server
 from loaders import write, write_jpeg, write_raw
 
 SAMPLES, BATCH = 61, 8

@@ -182,7 +182,9 @@ class _Queue:
         delivery: Delivery | None,
         coalescer: BatchCoalescer,
         cutter: SequenceCutter | None = None,
+        stall_after: float | None = None,
     ) -> None:
+        self.stall_after = stall_after
         self.executor, self.delivery, self.coalescer, self.cutter = executor, delivery, coalescer, cutter
         self.process = os.getpid()
         self.changed = threading.Condition()
@@ -220,7 +222,9 @@ class _Queue:
             if self.stopped or not self.batches.shard.has(self.requested):
                 return None
             number, self.requested = self.requested, self.requested + 1
-            self.changed.wait_for(lambda: self.stopped or number in self.ready)
+            began = time.perf_counter()
+            while not self.changed.wait_for(lambda: self.stopped or number in self.ready, self.stall_after):
+                threads.log_stall(number, time.perf_counter() - began)
             self.taken += 1
             quiet = min(QUIET_STEP_FRACTION * self.step_seconds, MAX_QUIET_SECONDS)
             self.quiet_until = time.perf_counter() + quiet
@@ -334,12 +338,13 @@ class Epoch:
         page_cache: bool | None = None,
         cutter: SequenceCutter | None = None,
         on_step: Callable[[int, list[Problem]], None] | None = None,
+        stall_after: float | None = None,
     ) -> None:
         self._delivery, self._totals, self._ids = delivery, totals, ids
         self._on_step = on_step
         self._page_cache = page_cache
         self._indices, self._packing = indices, packing
-        self._make_queue = functools.partial(_Queue, executor, delivery, coalescer, cutter)
+        self._make_queue = functools.partial(_Queue, executor, delivery, coalescer, cutter, stall_after)
         self._queue = self._make_queue()
         self._begin: Callable[..., Progress] | None = begin
         self.progress: Progress | None = None

@@ -118,6 +118,7 @@ class LoaderConfig:
     share: str | None
     skip: Skip | None
     record: str | os.PathLike[str] | None
+    stall_after: float | None
     dashboard: bool | int | None
 
     def __post_init__(self) -> None:
@@ -142,6 +143,8 @@ class LoaderConfig:
         self.decode.check(self.device)
         if self.share not in (None, "node"):
             raise OptionError(f'share is "node" or None, not {self.share!r}')
+        if self.stall_after is not None and not self.stall_after > 0:
+            raise OptionError(f"stall_after is a number of seconds, not {self.stall_after!r}")
         replaces = self.skip is not None and self.skip.replace == "next"
         if replaces and (self.evaluate or self.pack is not None):
             raise OptionError(
@@ -207,7 +210,8 @@ class Loader:
     processes of this machine need, such as the ranks of a tensor-parallel group or the trials of a sweep.
     skip: samples and steps to leave out while all others keep their positions, draws and ranks: a
     :class:`Skip`, or the path of a list of bad samples. record: the file that the run is recorded in, see
-    :meth:`record`.
+    :meth:`record`. stall_after: seconds that the loop may wait for a batch before what that waits for is
+    logged, as a warning of the logger ``batchplant``.
     dashboard: True, or a port, to see on a web page where time
     goes; the link is printed, and ``loader.dashboard.url``.
 
@@ -249,6 +253,7 @@ class Loader:
         share: str | None = None,
         skip: Skip | str | os.PathLike[str] | None = None,
         record: str | os.PathLike[str] | None = None,
+        stall_after: float | None = None,
         dashboard: bool | int | None = None,
         **unknown: Never,
     ) -> None:
@@ -262,7 +267,8 @@ class Loader:
             drop_last=drop_last, evaluate=evaluate, on_error=on_error, ids=ids, workers=workers,
             prefetch_batches=prefetch_batches, device=device, decode=decode,
             cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, share=share,
-            skip=Skip.of(skip), record=record, dashboard=dashboard,
+            skip=Skip.of(skip), record=record, stall_after=stall_after,
+            dashboard=dashboard,
         )  # fmt: skip
         self.config.check_mesh()
         parts = self.config.order_parts()
@@ -535,6 +541,7 @@ class Loader:
             self._executor, self._delivery, self._begin, self._totals,
             indices=self.indices, coalescer=self._coalescer, packing=self._packing, cutter=self._cutter,
             ids=self.config.ids, page_cache=self.config.page_cache,
+            stall_after=self.config.stall_after,
             on_step=None if self._recorder is None else self._recorder.step,
         )  # fmt: skip
         self._live.add(epoch)
@@ -756,7 +763,7 @@ class Loader:
             **({self._remote.name: self._remote.stats()} if self._remote else {}),
             **({"mesh": self.config.mesh.stats()} if self.config.mesh else {}),
             "waited": totals.waited, "step": totals.stepped, "batches": totals.batches,
-            "samples": totals.samples, "queue": self._queue(), "workers": workers,
+            "samples": totals.samples, "bytes": totals.bytes, "queue": self._queue(), "workers": workers,
             "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
             "input bound": totals.waited / total if total else 0.0,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
+import sys
 import threading
+import traceback
 import weakref
 from typing import Protocol
 
@@ -17,6 +20,15 @@ class Stoppable(Protocol):
 
     def stop(self) -> None: ...
 
+
+# What threads do, by the part of the package that they are in, and by the function of the epoch.
+STAGES = (
+    ("storage/remote", "waits for a server"), ("storage/", "reads"), ("loading/prefetch", "prefetches"),
+    ("data/", "reads"), ("formats/", "reads"), ("ops/", "runs ops"), ("loading/on_cpu", "decodes images"),
+    ("interop/", "works for the device"), ("loading/packing", "packs rows"),
+    ("loading/node", "waits for another process"), ("loading/service", "waits for another machine"),
+)  # fmt: skip
+IDLE = {"claim": "is idle", "_produce_batches": "waits for its turn"}
 
 # By thread, since a thread may still be in native code when its owner is gone.
 _RUNNING: weakref.WeakKeyDictionary[threading.Thread, Stoppable] = weakref.WeakKeyDictionary()
@@ -30,6 +42,34 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def log_stall(batch: int, seconds: float) -> None:
+    """Warn that a batch is waited for, with the stage and the stack of every thread of batchplant."""
+    frames, stages, stacks = sys._current_frames(), [], []
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if frame is None or not thread.name.startswith("batchplant"):
+            continue
+        stack = traceback.extract_stack(frame)
+        stages.append(f"{thread.name} {_stage(stack)}")
+        stacks.append(f"{thread.name}:\n{''.join(traceback.format_list(stack))}")
+    logging.getLogger("batchplant").warning(
+        "batch %d is waited for since %.0f s: %s\n%s",
+        batch, seconds, "; ".join(stages) or "no thread makes batches", "\n".join(stacks),
+    )  # fmt: skip
+
+
+def _stage(stack: traceback.StackSummary) -> str:
+    """Name the part of batchplant that a thread is in, by the innermost frame that has a name there."""
+    for frame in reversed(stack):
+        path = frame.filename.replace(os.sep, "/")
+        for part, name in STAGES:
+            if f"/batchplant/{part}" in path:
+                return name
+        if path.endswith("/loading/epoch.py") and frame.name in IDLE:
+            return IDLE[frame.name]
+    return "runs"
 
 
 def start(threads: list[threading.Thread], work: Stoppable) -> None:

@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,13 @@ from ...order.keyed import whole
 from ...schema.columns import I64, Columns, Ragged
 from ...storage import platform
 from ..executor import Executor
+from ..exposition import Figure, exposition
 from ..images import Request, Result
 from ..node.wire import Buffer, NotPlainError
 from ..on_cpu import BufferPool, OnCpu
 from ..plan import Plan, make_plan
 from . import plans
 from .channel import (
-    GREETING_SECONDS,
     MAX_REQUEST_BYTES,
     MAX_REQUEST_TEXT,
     MESSAGE_SECONDS,
@@ -43,7 +42,6 @@ from .channel import (
     Security,
     greet,
     pack,
-    split_address,
 )
 
 # Of one request: samples, and bytes of its answer. Samples read at a time where sizes are unknown.
@@ -397,24 +395,25 @@ class Server:
         """Return figures as text, as Prometheus reads them."""
         decode, resize = self._engine.seconds
         counts = self.counts
-        figures = {
-            "batches_total": ("counter", "Batches made.", counts.batches),
-            "samples_total": ("counter", "Samples shipped, decoded or as cells.", counts.samples),
-            "sent_bytes_total": ("counter", "Bytes sent to clients.", counts.bytes),
-            "errors_total": ("counter", "Requests that an error answered.", counts.errors),
-            "refused_total": ("counter", "Connections refused, or ended for what they sent.", counts.refused),
-            "request_seconds_total": ("counter", "Seconds spent on requests.", counts.seconds),
-            "decode_seconds_total": ("counter", "Seconds of decoding threads.", decode + resize),
-            "connections": ("gauge", "Connections of clients.", len(self._channels)),
-            "requests": ("gauge", "Requests without an answer.", counts.waiting),
-            "workers": ("gauge", "Decoding threads.", self.workers),
-            "load": ("gauge", "Servers that are needed for each that there is.", self.load),
-        }
-        return "".join(
-            f"# HELP batchplant_serve_{name} {text}\n# TYPE batchplant_serve_{name} {kind}\n"
-            f"batchplant_serve_{name} {value}\n"
-            for name, (kind, text, value) in figures.items()
-        )
+        figures = [
+            Figure("batches_total", "counter", "Batches made.", counts.batches),
+            Figure("samples_total", "counter", "Samples shipped, decoded or as cells.", counts.samples),
+            Figure("sent_bytes_total", "counter", "Bytes sent to clients.", counts.bytes),
+            Figure("errors_total", "counter", "Requests that an error answered.", counts.errors),
+            Figure(
+                "refused_total",
+                "counter",
+                "Connections refused, or ended for what they sent.",
+                counts.refused,
+            ),
+            Figure("request_seconds_total", "counter", "Seconds spent on requests.", counts.seconds),
+            Figure("decode_seconds_total", "counter", "Seconds of decoding threads.", decode + resize),
+            Figure("connections", "gauge", "Connections of clients.", len(self._channels)),
+            Figure("requests", "gauge", "Requests without an answer.", counts.waiting),
+            Figure("workers", "gauge", "Decoding threads.", self.workers),
+            Figure("load", "gauge", "Servers that are needed for each that there is.", self.load),
+        ]
+        return exposition("batchplant_serve", figures)
 
 
 def part_of(plan: Plan, outputs: Sequence[str]) -> Plan:
@@ -431,30 +430,3 @@ def part_of(plan: Plan, outputs: Sequence[str]) -> Plan:
 
 def _bytes_of(column: Any) -> int:
     return int(column.offsets[-1] - column.offsets[0]) if isinstance(column, Ragged) else column.nbytes
-
-
-class _MetricsHandler(BaseHTTPRequestHandler):
-    timeout = GREETING_SECONDS
-    server: Any
-
-    def do_GET(self) -> None:
-        is_known = self.path.partition("?")[0] == "/metrics"
-        body = self.server.metrics().encode() if is_known else b"/metrics\n"
-        self.send_response(200 if is_known else 404)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-def serve_metrics(address: str, metrics: Callable[[], str]) -> ThreadingHTTPServer:
-    """Serve figures at ``http://ADDRESS/metrics`` from a thread; ``shutdown`` ends it."""
-    host, port = split_address(address)
-    server: Any = ThreadingHTTPServer((host, port), _MetricsHandler)
-    server.metrics, server.daemon_threads = metrics, True
-    threading.Thread(target=server.serve_forever, name="batchplant-metrics", daemon=True).start()
-    http_server: ThreadingHTTPServer = server
-    return http_server
