@@ -1,7 +1,9 @@
 """Parquet and Arrow files that we write, as Hugging Face's datasets reads them."""
 
+import importlib.util
 import io
 import json
+import types
 
 import numpy as np
 import pytest
@@ -148,3 +150,102 @@ def test_datasets_reads_the_features_back(suffix, tmp_path, monkeypatch):
     )
     assert back.features == features
     assert back[1]["image"].size == (4, 4)
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    return pytest.importorskip("datasets", reason="pip install datasets")
+
+
+@pytest.mark.reference
+def test_readers_become_datasets(datasets, tmp_path):
+    back = bp.open(save(tmp_path / "a.parquet")).to_hf()
+    assert isinstance(back, datasets.Dataset)
+    assert isinstance(back.features["image"], datasets.Image)
+    assert back.features["label"].names == ["cat", "dog"]
+    assert back[2]["image"].size == (8, 6)
+    assert back[3]["tags"] == ["a"] * 3
+    assert list(bp.open(tmp_path / "a.parquet").to_hf(["text", "label"]).features) == ["text", "label"]
+    pixels = bp.open({"image": np.zeros((2, 4, 5, 3), np.uint8)}, schema={"image": bp.Image("raw")})
+    assert pixels.to_hf()[1]["image"].size == (5, 4)
+
+
+@pytest.mark.reference
+def test_datasets_open_as_readers(datasets, tmp_path):
+    features = datasets.Features(
+        {
+            "image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y"]),
+            "grid": datasets.Array2D((2, 3), "float32"), "ids": datasets.Sequence(datasets.Value("int64")),
+            "text": datasets.Value("string"),
+        }
+    )  # fmt: skip
+    grids = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
+    columns = {
+        "image": [{"bytes": image(n), "path": None} for n in range(3)], "label": [0, 1, 0],
+        "grid": list(grids), "ids": [[1], [2, 3], []], "text": list("abc"),
+    }  # fmt: skip
+    dataset = datasets.Dataset.from_dict(columns, features=features)
+    with bp.open(dataset) as reader:
+        assert reader.schema["label"].names == ("x", "y")
+        assert reader.schema["grid"] == bp.Tensor("float32", (2, 3))
+        assert (reader[1]["grid"] == grids[1]).all()
+        assert bytes(reader.read([2])["image"][0]) == image(2)
+        assert next(iter(bp.Loader(reader, 3)))["image"].shape == (3, 6, 8, 3)
+    # In the order of the dataset, which may be another than that of its table.
+    assert [sample["text"] for sample in bp.open(dataset.select([2, 0]))] == ["c", "a"]
+    with pytest.raises(bp.OptionError, match="open one of train, test"):
+        bp.open(datasets.DatasetDict(train=dataset, test=dataset))
+
+
+@pytest.mark.reference
+def test_datasets_with_paths_open_as_readers(datasets, tmp_path):
+    for label in ("cat", "dog"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        (tmp_path / "photos" / label / "0.jpg").write_bytes(image(1))
+    loaded = datasets.load_dataset(
+        "imagefolder", data_dir=str(tmp_path / "photos"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    with bp.open(loaded) as reader:
+        assert reader.schema["label"].names == ("cat", "dog")
+        assert [bytes(cell) for cell in reader.read([0, 1])["image"]] == [image(1)] * 2
+
+
+@pytest.mark.reference
+def test_folders_that_we_write_load_with_features(datasets, tmp_path):
+    """Shards of Parquet and folders of classes, by their path alone."""
+    source = bp.open(save(tmp_path / "a.parquet")).select(["image", "label"])
+    (tmp_path / "table").mkdir()
+    bp.convert(source, tmp_path / "table" / "train.parquet")
+    bp.convert(source, tmp_path / "classes", target_options={"format": "imagefolder"})
+    for folder in ("table", "classes"):
+        back = datasets.load_dataset(str(tmp_path / folder), split="train", cache_dir=str(tmp_path / "cache"))
+        assert back.features["label"].names == ["cat", "dog"]
+        assert [row["image"].size for row in back] == [(8, 6)] * 4
+
+
+class Saved:
+    """A dataset of datasets, as far as opening looks at it."""
+
+    data = None
+
+    def __init__(self, table):
+        self.table = table
+        note = {"info": {"features": {"label": {"names": ["x", "y"], "_type": "ClassLabel"}}}}
+        self.features = types.SimpleNamespace(
+            arrow_schema=pa.schema([], metadata={b"huggingface": json.dumps(note).encode()})
+        )
+
+    def with_format(self, name):
+        assert name == "arrow"
+        return self.table
+
+
+def test_datasets_open_without_the_library():
+    with bp.open(Saved(pa.table({"label": [0, 1, 1], "text": ["a", "b", "c"]}))) as reader:
+        assert reader.schema["label"].names == ("x", "y")
+        assert [sample["text"] for sample in reader] == ["a", "b", "c"]
+        if importlib.util.find_spec("datasets") is None:
+            with pytest.raises(bp.MissingLibraryError, match="pip install datasets"):
+                reader.to_hf()

@@ -466,6 +466,19 @@ class Reader:
         except ImportError:
             raise MissingLibraryError("data frames need pandas: pip install pandas") from None
 
+    def to_hf(self, fields: Iterable[str] | None = None) -> Any:
+        """Return all samples as a datasets.Dataset of Hugging Face, in memory.
+
+        Images, sounds, videos and class names are its features. What is larger than memory is converted to
+        Parquet, which ``datasets.load_dataset`` opens with the same features.
+
+        Raises: MissingLibraryError without datasets; DataError for a sample that cannot be read.
+        """
+        from ..codecs.arrow import dataset_of
+
+        schema = self.schema.select(self._names(fields))
+        return dataset_of(schema, self.scan(4096, schema))
+
     def array(self, field: str) -> Array:
         """Return a field (of a model: a tensor) as one N-d array, samples first, that is read when sliced.
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import schema as kinds
-from ...errors import BatchplantError, EncodeError
+from ...errors import BatchplantError, EncodeError, MissingLibraryError
 from ...schema import Field, Schema
 from ...schema.columns import AnyArray, AnyDType, Column, Columns, Flags, Ragged, as_bytes, starts_of
 from .. import times
 from ..media.image_rules import ImageOptions, ImageTarget, conform
 from . import nested
 from .buffers import bitmap, numbers, unhex
-from .hugging_face import as_type
+from .hugging_face import as_type, featured_schema
 from .types import arrow_schema, is_list, pyarrow, scalar_type, storage
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def to_arrow(schema: Schema, columns: Columns, described: pa.Schema | None = Non
     return pa.RecordBatch.from_arrays(arrays, schema=described or arrow_schema(schema))
 
 
-def table_of(schema: Schema, parts: Iterable[Columns]) -> pa.Table:
-    """A table of all these columns; raw pixels become PNG."""
-    described = arrow_schema(schema)
+def table_of(schema: Schema, parts: Iterable[Columns], described: pa.Schema | None = None) -> pa.Table:
+    """A table of all these columns; raw pixels become PNG. ``described``: another schema that it has."""
+    described = described or arrow_schema(schema)
     batches = []
     for columns in parts:
         ready = Columns(columns)
@@ -52,6 +53,17 @@ def table_of(schema: Schema, parts: Iterable[Columns]) -> pa.Table:
                     raise error.at(field=name)
         batches.append(to_arrow(schema, ready, described))
     return pyarrow().Table.from_batches(batches, described)
+
+
+def dataset_of(schema: Schema, parts: Iterable[Columns]) -> Any:
+    """Return a dataset of datasets with all these columns, in memory."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingLibraryError("this needs datasets: pip install datasets") from None
+    table = datasets.table.InMemoryTable(table_of(schema, parts, featured_schema(schema)))
+    # Its name for caches of what is computed from it; else datasets hashes the table.
+    return datasets.Dataset(table, fingerprint=secrets.token_hex(8))
 
 
 def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:

@@ -1,4 +1,5 @@
-"""Datasets in memory: dicts of columns, lists of samples, arrays, tensors, data frames, Arrow tables.
+"""Datasets in memory: dicts of columns, lists of samples, arrays, tensors, data frames, Arrow tables, and
+datasets of Hugging Face's library.
 
 Arrays stay where they are; a read copies the rows that are asked for, as from a file.
 """
@@ -8,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...codecs import npy
-from ...codecs.arrow import from_arrow, pyarrow, schema_of
+from ...codecs.arrow import from_arrow, is_file_struct, pyarrow, schema_of
 from ...codecs.arrow.infer import has_gaps, is_whole_list
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_image
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, SchemaError, located
+from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, located
 from ...schema import Audio, Bool, Bytes, Field, Float, Image, Int, Schema, Video
 from ...schema.columns import I64, AnyArray, Column, Columns, Ragged
 from .records import GivenSchema, given_schema
@@ -31,6 +32,8 @@ PATH = "<memory>"
 LOOK_AT = 32
 # Rows of an Arrow table that are decoded at a time.
 UNIT_ROWS = 65536
+# The same where a table has paths of files, whose bytes are read with it.
+EMBEDDED_ROWS = 64
 # The field of values that have no name.
 PLAIN = "data"
 
@@ -142,7 +145,10 @@ class MemoryReader(ValuesReader):
 
 
 class MemoryTable(TableReader):
-    """An Arrow table, decoded where its layout is not ours. ``fields``: only these columns."""
+    """An Arrow table or a dataset of Hugging Face's library, decoded where its layout is not ours.
+
+    ``fields``: only these columns.
+    """
 
     format = "memory"
     unit_name, unit_names = "record batch", "record batches"
@@ -150,7 +156,11 @@ class MemoryTable(TableReader):
     def __init__(self, data: Any, *, fields: Iterable[str] | None = None) -> None:
         self.path = PATH
         arrow = pyarrow()
-        table = data if isinstance(data, arrow.Table) else arrow.table(data)
+        self._embed: Callable[[Any], Any] | None = None
+        if is_hugging_face(data):
+            table, self._embed = _table_of(data)
+        else:
+            table = data if isinstance(data, arrow.Table) else arrow.table(data)
         arrow_schema = table.schema
         nulls = {name for name in arrow_schema.names if table.column(name).null_count}
         gaps = {
@@ -159,19 +169,49 @@ class MemoryTable(TableReader):
             if is_whole_list(field.type) and has_gaps(table.column(field.name))
         }
         with located(path=PATH):
-            self.schema = schema_of(arrow_schema, table.slice(0, 16), nulls=nulls, gaps=gaps)
+            first = table.slice(0, 16)
+            first = first if self._embed is None else self._embed(first)
+            self.schema = schema_of(arrow_schema, first, nulls=nulls, gaps=gaps)
             self.schema = self.schema.select(self._names(fields))
-        self._batches = table.to_batches(max_chunksize=UNIT_ROWS)
+        rows = UNIT_ROWS if self._embed is None else EMBEDDED_ROWS
+        self._batches = table.to_batches(max_chunksize=rows)
         self._set_units([batch.num_rows for batch in self._batches])
 
     def _load(self, unit: int, fields: Sequence[str]) -> Columns:
-        return from_arrow(self.schema, fields, self._batches[unit])
+        batch = self._batches[unit]
+        if self._embed is not None:
+            table = pyarrow().Table.from_batches([batch]).select(list(fields))
+            batch = self._embed(table).combine_chunks().to_batches()[0]
+        return from_arrow(self.schema, fields, batch)
 
 
 def memory_reader(data: Any) -> type[MemoryReader] | type[MemoryTable]:
     """The reader for data in memory; a frame of pandas has both faces, and pandas' own is nearer to it."""
+    if isinstance(data, Mapping) and data and all(map(is_hugging_face, data.values())):
+        raise OptionError(f"it has several splits: open one of {', '.join(map(str, data))}")
     arrow = hasattr(data, "__arrow_c_stream__") and not hasattr(data, "iloc")
-    return MemoryTable if arrow else MemoryReader
+    return MemoryTable if arrow or is_hugging_face(data) else MemoryReader
+
+
+def is_hugging_face(data: Any) -> bool:
+    """Return whether this is a dataset of Hugging Face's library."""
+    return all(hasattr(data, name) for name in ("features", "with_format", "data"))
+
+
+def _table_of(data: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Return the Arrow table of a dataset, and a function that reads files of which it has only the path."""
+    table = data.with_format("arrow")[:]
+    # The metadata of the file may be those of more columns, or none.
+    table = table.replace_schema_metadata(data.features.arrow_schema.metadata)
+    paths = any(
+        is_file_struct(column.type) and pyarrow().compute.struct_field(column, "bytes").null_count
+        for column in table.columns
+    )
+    if not paths:
+        return table, None
+    from datasets.table import embed_table_storage
+
+    return table, embed_table_storage
 
 
 def is_data(source: Any) -> bool:
@@ -179,7 +219,12 @@ def is_data(source: Any) -> bool:
     if isinstance(source, list | tuple):
         return bool(source) and not all(isinstance(item, str | os.PathLike) for item in source)
     marks = ("__array__", "__arrow_c_stream__", "iloc")
-    return isinstance(source, Mapping) or _is_tensors(source) or any(hasattr(source, mark) for mark in marks)
+    return (
+        isinstance(source, Mapping)
+        or _is_tensors(source)
+        or is_hugging_face(source)
+        or any(hasattr(source, mark) for mark in marks)
+    )
 
 
 def _plain(nested: Any) -> Any:

@@ -46,7 +46,7 @@ def open(
     unless ``outside=True``. Further options are the format's own; `batchplant formats NAME` lists them. Of a
     URL, also those of its store, as in ``open("s3://bucket/train.tar", endpoint="https://minio.example",
     cache="/data/cache")``; see :class:`batchplant.storage.StorageOptions`. Data in memory are a dict of
-    columns, a list of dicts, a data frame, an Arrow table, a TensorDataset.
+    columns, a list of dicts, a data frame, an Arrow table, a TensorDataset, a Dataset of Hugging Face.
 
     Returns: a :class:`Reader`, which is closed by ``with`` or ``close()``.
 
