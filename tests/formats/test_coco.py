@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from contextlib import closing
 from typing import ClassVar
 
@@ -592,3 +593,34 @@ def test_other_json_is_not_taken_for_it(tmp_path):
     assert bp.open(tmp_path / "a.json").format == "json"
     (tmp_path / "b.json").write_text('{"annotations": [1, 2], "x": 3}')
     assert bp.open(tmp_path / "b.json").format == "json"
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_archives_as_they_are_published(tmp_path, compression):
+    """val2017.zip beside annotations_trainval2017.zip, neither of them unpacked."""
+    data = coco(tmp_path / "plain", [box()], images=2)
+    plain = bp.open(data)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "val2017.zip", "w", compression) as out:
+        for image in sorted((data / "val2017").iterdir()):
+            out.write(image, f"val2017/{image.name}")
+    with zipfile.ZipFile(folder / "annotations_trainval2017.zip", "w", zipfile.ZIP_DEFLATED) as out:
+        for name in ("instances_val2017.json", "other.json"):
+            out.write(data / "annotations" / "instances_val2017.json", f"annotations/{name}")
+    with pytest.raises(bp.OptionError, match="2 files of annotations"):
+        bp.open(folder)
+    with bp.open(folder, annotations="instances_val2017.json") as reader:
+        assert reader.format == "coco"
+        assert dict(reader.schema) == dict(plain.schema)
+        assert bytes(reader.read([0])["image"][0]) == bytes(plain.read([0])["image"][0])
+        assert reader[0]["boxes"].tolist() == plain[0]["boxes"].tolist()
+        in_place = reader.spans("image", [0])
+        assert (in_place is not None) == (compression == zipfile.ZIP_STORED)
+        assert in_place is None or in_place.files == (str(folder / "val2017.zip"),)
+        batch = next(iter(bp.Loader(reader.select(["image"]), 1)))
+        assert (np.asarray(batch["image"][0]) == plain[0]["image"]).all()
+    assert bp.verify(folder, annotations="instances_val2017.json").ok
+    (folder / "val2017.zip").write_bytes((folder / "val2017.zip").read_bytes()[:-9])
+    with pytest.raises(bp.BatchplantError):
+        bp.open(folder, annotations="instances_val2017.json")

@@ -17,8 +17,9 @@ from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError,
 from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
 from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
-from ..base.detection import DetectionReader, coco_files, ragged, with_boxes
+from ..base.detection import DetectionReader, coco_files, ragged, with_boxes, zipped_coco
 from ..base.folders.files import Files, open_files
+from ..base.folders.zipped import ZipFiles, open_member
 from ..base.format import Probe
 from .scan import IMAGE_KEYS, LIST, OBJECT, OBJECT_KEYS, REALS, fits, scan
 
@@ -30,7 +31,7 @@ EXTRA = ("image_extra", "object_extra")
 
 
 class CocoReader(DetectionReader):
-    """Reads COCO annotations and the images beside them.
+    """Reads COCO annotations and the images beside them, also in the archives that COCO publishes.
 
     ``images``: the folder of the images (default: found by the first of them). ``annotations``: which file,
     where the path is a folder with several. ``masks``: add a field ``mask`` that is painted with the objects:
@@ -60,11 +61,12 @@ class CocoReader(DetectionReader):
             raise OptionError(f"masks is {' or '.join(MASKS)}, not {masks!r}", path=path)
         self._masks = masks
         self._media, self._columns = {}, Columns()
-        file = self._annotations(annotations)
-        self._source = open_source(file)
+        archive, file = self._annotations(annotations)
+        self._source = open_source(file) if archive is None else open_member(archive, file)
         try:
-            self._load(index)
-            self._root = parent(absolute(file))
+            # A member of an archive is unpacked, and has no file to put an index beside.
+            self._load(index if archive is None else "memory")
+            self._root = parent(absolute(file if archive is None else archive))
             names = self._file_names()
             below = self._folder(images, file, names, "images")
             optional = {}
@@ -76,21 +78,26 @@ class CocoReader(DetectionReader):
             self._set_fields()
         except BatchplantError as error:
             self._source.close()
-            raise error.at(path=file) from None
+            raise error.at(path=self._source.path) from None
 
     # -- opening ---------------------------------------------------------------------------------------
 
-    def _annotations(self, option: str | None) -> str:
+    def _annotations(self, option: str | None) -> tuple[str | None, str]:
+        """Return the file of annotations; or an archive, and the member that it is."""
         if not tree.is_folder(self.path):
             if option is not None:
                 raise OptionError("this is a file; annotations chooses one in a folder", path=self.path)
-            return self.path
+            return None, self.path
+        names = Probe(self.path).names
+        zipped = zipped_coco(self.path, names)
         if option is not None:
             for name in (option, f"annotations/{option}"):
                 if is_below(option) and tree.is_file(join(self.path, name)):
-                    return join(self.path, name)
+                    return None, join(self.path, name)
+                if name in zipped:
+                    return join(self.path, zipped[name]), name
             raise NotFoundError(f"there is no file {option!r} of annotations", path=self.path)
-        candidates = list(coco_files(self.path, Probe(self.path).names))
+        candidates = [*coco_files(self.path, names), *zipped]
         if not candidates:
             raise NotFoundError("there are no annotations of COCO (.json) in this folder", path=self.path)
         if len(candidates) > 1:
@@ -100,7 +107,8 @@ class CocoReader(DetectionReader):
                 f"annotations={os.path.basename(candidates[0])!r} (--option annotations=…): {shown}",
                 path=self.path,
             )
-        return join(self.path, candidates[0])
+        [name] = candidates
+        return (join(self.path, zipped[name]), name) if name in zipped else (None, join(self.path, name))
 
     def _load(self, mode: str) -> None:
         loaded = index.load(self._source, "coco", scan, mode=mode, version=2, check=fits)
@@ -141,6 +149,12 @@ class CocoReader(DetectionReader):
             tried = [join(above, split), join(above, "images", split), join(above, "images"), above, root]
         else:
             tried = [join(root, stem), join(above, stem), join(above, f"panoptic_{split}"), root]
+        for archive in (f"{folder}.zip" for folder in tried[:3]):
+            if first is not None and tree.is_file(archive):
+                below = ZipFiles(archive, f"{os.path.basename(archive)[:-4]}/")
+                if below.has(first):
+                    return below
+                below.close()
         for folder in tried:
             if first is None or tree.is_file(join(folder, first)):
                 return open_files(absolute(folder))

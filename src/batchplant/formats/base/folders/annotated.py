@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ....codecs.media import image
 from ....errors import BatchplantError
 from ....storage import join, open_source, tree
+from ....storage.zips import ZipMembers
 from ..format import Probe
 
 COCO, YOLO, VOC, PUBLISHED = "coco", "yolo", "voc", "published"
@@ -19,6 +20,9 @@ GROUND_TRUTH, CLIPS = "ILSVRC2012_validation_ground_truth.txt", "clips/"
 PROBED_NAMES, HEAD_BYTES = 64, 1 << 16
 # Files of annotations lie alone, or few beside each other; many are something else.
 MAX_ANNOTATION_FILES = 8
+# Archives of annotations as COCO publishes them, and the files in them.
+_ZIP = re.compile(r"(image_info|stuff|panoptic)?_?annotations_\w+\.zip")
+_MEMBER = re.compile(r"annotations/[^/]+\.json")
 _LIST = re.compile(rb'"(images|annotations)"\s*:\s*\[')
 _NAMES = re.compile(rb"^\s*names\s*:", re.M)
 _PATHS = re.compile(rb"^\s*(train|val|test|nc)\s*:", re.M)
@@ -44,7 +48,9 @@ def annotated(probe: Probe) -> str | None:
     with contextlib.suppress(BatchplantError, OSError):
         if _is_voc(probe.path, names):
             return VOC
-        if next(coco_files(probe.path, probe.names), None) is not None:
+        if next(coco_files(probe.path, probe.names), None) is not None or zipped_coco(
+            probe.path, probe.names
+        ):
             return COCO
         if _is_yolo(probe.path, names):
             return YOLO
@@ -60,6 +66,15 @@ def coco_files(path: str, names: list[str]) -> Iterator[str]:
     for name in files:
         if not os.path.basename(name).startswith(".") and is_coco(_head(join(path, name))):
             yield name
+
+
+def zipped_coco(path: str, names: list[str]) -> dict[str, str]:
+    """Return the files of annotations in the archives of a folder, each with the name of its archive."""
+    members: dict[str, str] = {}
+    for name in (name for name in names if _ZIP.fullmatch(name)):
+        with contextlib.closing(open_source(join(path, name))) as source:
+            members |= {member: name for member in ZipMembers(source) if _MEMBER.fullmatch(member)}
+    return members
 
 
 def _is_voc(path: str, names: set[str]) -> bool:
