@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...codecs.arrow import pyarrow
+from ...codecs.arrow import column_of, pyarrow
 from ...errors import DamagedError, OptionError, exceptions_as, located
 from ...schema import Bool, Field, Float, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, starts_of
@@ -243,10 +243,10 @@ def _columns(path: str, names: Sequence[str]) -> dict[str, Any]:
     parts: dict[str, list[Any]] = {name: [np.empty(0, np.int64)] for name in names}
     for file in files:
         for name, column in _table(join(folder, file), names).items():
-            values = column.to_numpy()
-            if len(values) and values.dtype.kind not in ("f" if name.endswith("timestamp") else "iu"):
-                raise DamagedError(f"{name} is {column.type}, or missing", path=join(folder, file))
-            parts[name].append(values.astype(np.float64 if values.dtype.kind == "f" else np.int64))
+            kind = Float() if name.endswith("timestamp") else Int()
+            # Not to_numpy(), which imports pandas.
+            with located(path=join(folder, file), field=name):
+                parts[name].append(column_of(kind, column))
     return {name: np.concatenate(values) for name, values in parts.items()}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codecs.arrow import featured_schema, pyarrow, refuses, to_arrow, unfit
+from ...codecs.arrow import column_of, featured_schema, pyarrow, refuses, to_arrow, unfit
 from ...codecs.cells import cell_bytes, decode_cell
 from ...codecs.media import video
 from ...data.keys import same_cells
@@ -270,7 +270,7 @@ class LeRobotWriter(Writer):
         with pa.memory_map(str(self._rows.path)) as file, pa.ipc.open_stream(file) as stream:
             number = 0
             for batch in stream:
-                episodes = batch.column(EPISODE).to_numpy()
+                episodes = np.asarray(column_of(self._rows_schema[EPISODE], batch.column(EPISODE)))
                 edges = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(episodes)]
                 for start, end in itertools.pairwise(edges):
                     if waiting and episodes[start] != number:
@@ -315,7 +315,9 @@ class LeRobotWriter(Writer):
                     part = pyarrow().Table.from_batches([batch])
                     pages = pyarrow().Table.from_batches(_chunked(part, PAGE_BYTES))
                     out.write_table(pages, row_group_size=len(pages))
-                tasks = np.unique(table.column(TASK_INDEX).to_numpy()).tolist()
+                tasks = np.unique(
+                    np.asarray(column_of(self._rows_schema[TASK_INDEX], table.column(TASK_INDEX)))
+                ).tolist()
                 entry = {EPISODE: number, "tasks": [self._task(task) for task in tasks], "length": len(table)}
                 entry |= {
                     "data/chunk_index": files // FILES_OF_CHUNK,
@@ -341,10 +343,7 @@ class LeRobotWriter(Writer):
             values_of_row = math.prod(size or 0 for size in shape)
             if isinstance(field, Text | Image) or values_of_row > MAX_STATS_VALUES:
                 continue
-            column = table.column(name)
-            while pyarrow().types.is_list(column.type) or pyarrow().types.is_fixed_size_list(column.type):
-                column = pyarrow().chunked_array([chunk.flatten() for chunk in column.chunks])
-            values = column.to_numpy().astype(np.float64).reshape(len(table), -1)
+            values = np.asarray(column_of(field, table.column(name)), np.float64).reshape(len(table), -1)
             stats[name] = _summary(values, shape, len(table))
         size = self._levels[:].nbytes
         levels = np.frombuffer(self._levels_spool.read_at(size, number * size), "<i8").reshape(
