@@ -26,6 +26,7 @@ ADVICE = {
     "decode": "decoding takes longest: more workers, smaller images (convert --max-resolution), or "
     'cache="decoded"',
     "transforms": "the ops behind the decoder take longest: fewer of them, or do them on the device",
+    "servers": "the servers take longest: start more of them, as many as `to keep up` says",
     "device": "copying to the device takes longest: send uint8 and normalise there",
 }
 
@@ -48,15 +49,19 @@ def advise(parts: dict[str, float], waited: float, stepped: float) -> tuple[str,
     return bottleneck, ADVICE[bottleneck]
 
 
-def keep_up(totals: EpochTotals, busy: float, sample_bytes: float | None) -> dict[str, float | None]:
+def keep_up(
+    totals: EpochTotals, busy: float, sample_bytes: float | None, servers: int | None = None
+) -> dict[str, float | None]:
     """Return what it takes to make batches as fast as the loop's steps use them; empty before the first step.
 
-    busy: seconds of CPU for all batches so far. sample_bytes: average size of a sample as it is stored.
+    busy: seconds of CPU of this machine for all batches so far. sample_bytes: average size of a sample as it
+    is stored. servers: how many would make the rest, where servers do.
     """
     if totals.stepped <= 0:
         return {}
     cores = busy / totals.stepped
     return {
+        **({} if servers is None else {"servers": servers}),
         "samples/s": totals.samples / totals.stepped,
         "cores": cores,
         "machines like this": math.ceil(cores / platform.cpu_count()),

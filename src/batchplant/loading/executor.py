@@ -461,8 +461,8 @@ class RemoteExecutor(Executor):
     """
 
     reads = False
-    # Of its figures in the statistics of a Loader.
-    name = ""
+    # Of its figures in the statistics of a Loader, and of the seconds that it waits for batches.
+    name, waits_for = "", "decode"
 
     def __init__(self, alone: Executor, tail: Plan | None, prefetch_batches: int) -> None:
         super().__init__(alone.reader, alone.plan, alone.on_cpu, seed=alone.seed, skip=alone.skip)
@@ -507,13 +507,17 @@ class RemoteExecutor(Executor):
         assert prepared.answer is not None
         began = time.perf_counter()
         values = prepared.answer()
-        self.timer.add("decode", began)
+        self.timer.add(self.waits_for, began)
         if values is not None and self._tail is not None:
             values, failures = self._tail.complete(values, prepared.ids, prepared.epoch)
             values = None if failures else values
         if values is None:
             return None
         return Batch({name: values[name] for name in self.plan.names}, prepared.ids, [])
+
+    def servers(self) -> int | None:
+        """Return how many servers would make batches as fast as the loop uses them; None without servers."""
+        return None
 
     def stats(self) -> dict[str, Any]:
         """Return figures for the statistics of the Loader."""

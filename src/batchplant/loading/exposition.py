@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from .service.channel import split_address
+from .service.channel import bind
 
 REQUEST_SECONDS = 10
 
@@ -55,8 +55,11 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], metrics: Callable[[], str]) -> None:
-        super().__init__(address, _Handler)
+    def __init__(self, address: str, metrics: Callable[[], str]) -> None:
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bind(address)
+        self.server_name, self.server_port = self.server_address = self.socket.getsockname()[:2]
         self.metrics = metrics
 
     def shutdown(self) -> None:
@@ -67,6 +70,6 @@ class _Server(ThreadingHTTPServer):
 
 def serve_metrics(address: str, metrics: Callable[[], str]) -> ThreadingHTTPServer:
     """Serve figures at ``http://ADDRESS/metrics`` from a thread; ``shutdown`` ends it."""
-    server = _Server(split_address(address), metrics)
+    server = _Server(address, metrics)
     threading.Thread(target=server.serve_forever, name="batchplant-metrics", daemon=True).start()
     return server

@@ -750,11 +750,14 @@ class Loader:
         """Return what the epochs so far waited for, in seconds, and what to do about it."""
         seconds = self._executor.timer.seconds
         parts = {name: seconds.get(name, 0.0) for name in ("storage", "decode", "transforms", "device")}
+        if "servers" in seconds:
+            parts["servers"] = seconds["servers"]
         totals, functions = self._totals, dict(self._executor.functions.seconds)
         bottleneck, advice = advise(parts, totals.waited, totals.stepped)
         workers = self._executor.on_cpu.stats()
         busy = workers["decode"] + workers["resize"] + parts["transforms"]
         total = totals.waited + totals.stepped
+        servers = self._remote.servers() if self._remote else None
         return {
             **parts, **(self._device.stats() if self._device else {}), **self._traffic.stats(),
             **(self._decoded.stats(self.samples) if self._decoded else {}),
@@ -767,7 +770,7 @@ class Loader:
             "jpeg warnings": self._executor.on_cpu.warnings, "skipped": len(self.skipped),
             "bottleneck": bottleneck, "advice": advice,
             "input bound": totals.waited / total if total else 0.0,
-            "to keep up": keep_up(totals, busy, self._sample_bytes),
+            "to keep up": keep_up(totals, busy, self._sample_bytes, servers),
         }  # fmt: skip
 
     @functools.cached_property

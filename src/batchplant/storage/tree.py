@@ -324,8 +324,8 @@ def is_file(path: str) -> bool:
     covered, entry = lookup(path)
     if covered:
         return entry is not None
-    client, name = client_of(path)
     try:
+        client, name = client_of(path)
         trying(lambda: client.head(name))
     except NotFoundError:
         return False

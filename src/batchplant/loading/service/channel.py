@@ -359,12 +359,18 @@ def is_loopback(host: str) -> bool:
 
 def listen(address: str, security: Security) -> socket.socket:
     """Listen at ``host:port``; refuse an address that others reach where nothing protects it."""
-    host, port = split_address(address)
+    host, _ = split_address(address)
     if not is_loopback(host) and not security.token and security.ca is None:
         raise OptionError(
             f"other machines reach {address}: give a token (--token-file, or {TOKEN} in the environment) or "
             "mutual TLS (--tls-cert, --tls-key, --tls-ca); 127.0.0.1 needs none"
         )
+    return bind(address)
+
+
+def bind(address: str) -> socket.socket:
+    """Listen at ``host:port``."""
+    host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with exceptions_as(AccessError, f"cannot listen at {address}", OSError):
         return socket.create_server((host, port), family=family, backlog=128)

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -357,7 +358,7 @@ class ServiceExecutor(RemoteExecutor):
     errors as a Loader of local files.
     """
 
-    name = "service"
+    name, waits_for = "service", "servers"
 
     def __init__(
         self, alone: Executor, decode: DecodeOptions, prefetch_batches: int, totals: EpochTotals
@@ -421,11 +422,13 @@ class ServiceExecutor(RemoteExecutor):
         if self._head is not None:
             return super().complete_answer(prepared)
         assert prepared.answer is not None
+        began = time.perf_counter()
         try:
             columns: Any = prepared.answer()
         # It names no sample; reading one by one does.
         except DataError:
             return None
+        self.timer.add(self.waits_for, began)
         with self.reader.holding(prepared.ids, columns):
             return self._alone.run(prepared.ids, prepared.epoch)
 
@@ -439,7 +442,7 @@ class ServiceExecutor(RemoteExecutor):
         return memory[:size].view(dtype).reshape(shape)
 
     def stats(self) -> dict[str, Any]:
-        """Return what each server did, which batches were made here, and how many servers keep up."""
+        """Return what each server did, and which batches were made here."""
         pool = self.reader.pool
         servers = {
             server.name: {
@@ -448,12 +451,16 @@ class ServiceExecutor(RemoteExecutor):
             }
             for server in pool.servers.values()
         }  # fmt: skip
-        reachable = sum(not server.reason for server in pool.servers.values())
         return {
             "ship": "encoded" if self._head is None else "decoded", "why encoded": self._why,
             "from servers": self._from_server, "alone": self._from_here, "servers": servers,
-            "load": self._load(), "servers to keep up": math.ceil(reachable * self._load() - 1e-9),
+            "load": self._load(),
         }  # fmt: skip
+
+    def servers(self) -> int:
+        """Return how many servers would make batches as fast as the loop uses them."""
+        reachable = sum(not server.reason for server in self.reader.pool.servers.values())
+        return math.ceil(reachable * self._load() - 1e-9)
 
     def close(self) -> None:
         """Leave the servers to the reader, which other loaders may use."""

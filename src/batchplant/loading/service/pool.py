@@ -100,7 +100,8 @@ class Pool:
         self.stopped, self._looked_up, self._last_answer = False, 0.0, time.monotonic()
         # What all servers must agree on.
         self.identity: dict[str, str] | None = None
-        self._busy, self._busy_at = 0.0, time.monotonic()
+        # A decaying average, and the sum of its weights.
+        self._busy, self._busy_weight, self._busy_at = 0.0, 0.0, time.monotonic()
         # Servers that this client needs for each that there is; sent with requests.
         self.load: Callable[[], float] = lambda: 0.0
         self._open()
@@ -199,7 +200,7 @@ class Pool:
         """Part of the connections, lately, that had a request: their average over ``BUSY_SECONDS``."""
         with self._changed:
             self._update_busy()
-            return self._busy
+            return self._busy / (self._busy_weight or 1.0)
 
     def _update_busy(self) -> None:
         """Count the time since the last change; called before each change."""
@@ -208,6 +209,7 @@ class Pool:
         in_flight = sum(len(job.servers) for job in self._running)
         weight = math.exp((self._busy_at - now) / BUSY_SECONDS)
         self._busy = weight * self._busy + (1 - weight) * min(1.0, in_flight / max(1, streams))
+        self._busy_weight = weight * self._busy_weight + 1 - weight
         self._busy_at = now
 
     # -- requests ------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import threading
 from typing import Any
 
+from ...errors import AccessError
 from ..settings import StorageOptions, settings_for
 from ..urls import Place, options_at, place_of
 from .client import Client
@@ -56,6 +57,8 @@ def _create(url: str, place: Place, options: StorageOptions) -> Client:
         return ObstoreClient(url, place, options)
     if place.scheme == "hf":
         return HubClient(url, place, options)
+    if place.scheme == "batchplant":
+        raise AccessError("servers have no files, but samples", path=url)
     return FsspecClient(url, place, options)
 
 
