@@ -18,8 +18,7 @@ from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, P
 from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
 from ..base.detection import DetectionReader, coco_files, ragged, with_boxes, zipped_coco
-from ..base.folders.files import Files, open_files
-from ..base.folders.zipped import ZipFiles, open_member
+from ..base.folders.files import Files, ZipFiles, open_files, open_member
 from ..base.format import Probe
 from .scan import IMAGE_KEYS, LIST, OBJECT, OBJECT_KEYS, REALS, fits, scan
 
