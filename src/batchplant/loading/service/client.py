@@ -279,7 +279,7 @@ def shared_part(plan: Plan, served: Plan) -> tuple[Plan, Plan | None] | str:
             return f"their plan begins {output.name!r} otherwise: {theirs}"
         count = len(theirs.steps)
         if [_step_of(step) for step in output.steps[:count]] != [_step_of(step) for step in theirs.steps]:
-            return f"their plan has theirs steps for {output.name!r}: {theirs}"
+            return f"their plan has other steps for {output.name!r}: {theirs}"
         counts[output.name] = count
     joint = len(served.joint)
     same_joint = [_step_of(step) for step in plan.joint[:joint]] == [_step_of(step) for step in served.joint]
