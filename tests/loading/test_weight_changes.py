@@ -111,6 +111,9 @@ def test_what_cannot_change_is_an_error():
         mix.set_weights([1, 1])
     assert len(pair) == 2
     state = loader.state_dict()
+    # A mixture whose weights were changed serves other loaders as before.
+    loader.set_weights([0, 1])
+    assert bp.Loader(loader.reader, 4, order="random", seed=2).state_dict()["samples"] == state["samples"]
     with pytest.raises(OptionError, match="this is none"):
         bp.Loader({"x": np.zeros(state["samples"])}, 4).load_state_dict(
             {**state, "weights": [[0, 4, [1, 1]]]}

@@ -164,6 +164,8 @@ class Mix(ReaderWrapper):
             self.length = mixture.mixed(self._by_samples, seed=0, epoch=0).samples
         else:
             self.length = self._meter.numbers(self.sizes_of_sources, self._weights, **self._plan)
+        # Without what changes of weights add to it.
+        self.planned_length = self.length
 
     @property
     def blend(self) -> mixture.Plan:

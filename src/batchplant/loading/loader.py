@@ -274,7 +274,8 @@ class Loader:
         parts = self.config.order_parts()
         self.reader = source if isinstance(source, Reader) else open_reader(source)
         self.indices: I64 | None = None if indices is None else self.reader._check(indices)
-        self.samples = len(self.reader) if self.indices is None else len(self.indices)
+        length = self.reader.planned_length if isinstance(self.reader, Mix) else len(self.reader)
+        self.samples = length if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self.prefetch_batches, self.threads = prefetch_batches, self.config.threads
         if isinstance(self.reader, ServiceReader) and pipelines is None and not joint:

@@ -208,14 +208,15 @@ def leaves(reader: Reader) -> Iterator[Reader]:
 def fingerprint(reader: Reader) -> dict[str, Any]:
     """Return what tells a dataset from others: samples, fields, and names, sizes and times of its files."""
     files: list[tuple[str, int, int]] = []
+    samples = reader.planned_length if isinstance(reader, Mix) else len(reader)
     for leaf in leaves(reader):
         if not is_remote(leaf.path):
             files += _tagged(leaf.path, TAGGED_FILES - len(files))
-    digest = hashlib.sha256(json.dumps([reader.schema.to_json(), len(reader), files]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([reader.schema.to_json(), samples, files]).encode()).hexdigest()
     listed = [
         {"path": path, "bytes": size, "mtime_ns": time_ns} for path, size, time_ns in files[:LISTED_FILES]
     ]
-    return {"samples": len(reader), "path": reader.path, "digest": digest, "files": listed,
+    return {"samples": samples, "path": reader.path, "digest": digest, "files": listed,
             "file count": len(files)}  # fmt: skip
 
 

@@ -138,12 +138,13 @@ class Run:
         else:
             reader = _decoded(process["reader"], self.path)
         dataset = process.get("dataset", {})
-        if dataset.get("samples") != len(reader):
+        tags, before = fingerprint(reader), dataset.get("samples")
+        if before != tags["samples"]:
             raise DataError(
-                f"the run had a dataset of {dataset.get('samples')} samples, and this one has {len(reader)}",
+                f"the run had a dataset of {before} samples, and this one has {tags['samples']}",
                 path=reader.path,
             )
-        if self._source is None and fingerprint(reader)["digest"] != dataset.get("digest"):
+        if self._source is None and tags["digest"] != dataset.get("digest"):
             warnings.warn(
                 f"{reader.path}: files have other sizes or times than when the run began", stacklevel=2
             )
