@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pickle
 import shutil
@@ -110,7 +111,7 @@ def names() -> list[str]:
     written = [name for name, one in all_formats().items() if one.writer is not None]
     golden = sorted(f"golden-{path.name}" for path in GOLDEN.iterdir() if path.is_dir())
     indexed = [f"{name}.index" for name in INDEXED]
-    return [*sorted([*written, *READ_ONLY, "lst", "published"]), *VARIANTS, *indexed, *golden]
+    return [*sorted([*written, *READ_ONLY, *MAKERS]), *VARIANTS, *indexed, *golden]
 
 
 def make(name: str, folder: Path) -> list[Case]:
@@ -130,10 +131,8 @@ def make(name: str, folder: Path) -> list[Case]:
 def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any) -> Path:
     """A small dataset with every kind that the format holds; a model has tensors of several dtypes."""
     found = all_formats()[name]
-    if name == "lst":
-        return _list(folder)
-    if name == "published":
-        return _published(folder)
+    if name in MAKERS:
+        return MAKERS[name](folder)
     if name in READ_ONLY:
         whole, copied = READ_ONLY[name].is_dir(), folder / READ_ONLY[name].name
         copy = shutil.copytree if whole else shutil.copy
@@ -207,6 +206,38 @@ def _list(folder: Path) -> Path:
     lines = [f"{number}\t{number}.5\timages/{name}\n" for number, name in enumerate(names)]
     (folder / "seed.lst").write_text("".join(lines))
     return folder / "seed.lst"
+
+
+def _repository(folder: Path) -> Path:
+    (folder / "repository").mkdir()
+    with bp.create(folder / "repository/train.csv", {"number": bp.Int(), "text": bp.Text()}) as out:
+        for number in range(3):
+            out.append({"number": number, "text": "größe"})
+    card = "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n---\n"
+    (folder / "repository/README.md").write_text(card)
+    return folder / "repository"
+
+
+def _tfds(folder: Path) -> Path:
+    (folder / "tfds").mkdir()
+    shard = folder / "tfds/tfds-train.tfrecord-00000-of-00001"
+    with bp.create(shard, {"number": bp.Int(), "image": bp.Image("png")}, format="tfrecord") as out:
+        for number in range(3):
+            out.append({"number": number, "image": sample(number)["image"]})
+    kinds = {"number": {"tensor": {"dtype": "int64"}}, "image": {"image": {"encodingFormat": "png"}}}
+    info = {"name": "tfds", "splits": [{"name": "train", "shardLengths": ["3"]}]}
+    (folder / "tfds/features.json").write_text(json.dumps({"featuresDict": {"features": kinds}}))
+    (folder / "tfds/dataset_info.json").write_text(json.dumps(info))
+    return folder / "tfds"
+
+
+# Formats that are only read, and of which there is no golden file.
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "lst": _list,
+    "published": _published,
+    "repository": _repository,
+    "tfds": _tfds,
+}
 
 
 def golden(name: str, folder: Path) -> list[Case]:

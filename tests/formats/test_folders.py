@@ -145,12 +145,14 @@ def test_a_folder_deeper_than_the_stack(tmp_path):
         places.append(f"{places[-1]}/d")
         os.mkdir(places[-1])
     fill(tmp_path, {f"{places[-1]}/a.jpg": jpeg()})
-    with bp.open(tmp_path, format="imagefolder") as reader:
-        assert cells(reader)["image"] == [jpeg()]
-    # pytest would not get down there to remove it.
-    os.unlink(f"{places[-1]}/a.jpg")
-    for place in places[:0:-1]:
-        os.rmdir(place)
+    try:
+        with bp.open(tmp_path, format="imagefolder") as reader:
+            assert cells(reader)["image"] == [jpeg()]
+    finally:
+        # pytest would not get down there to remove it.
+        os.unlink(f"{places[-1]}/a.jpg")
+        for place in places[:0:-1]:
+            os.rmdir(place)
 
 
 @pytest.mark.parametrize(

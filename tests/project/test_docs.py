@@ -50,11 +50,13 @@ MEASURING = (
 SKIPPED = {
     "docs/guides/command-line.md": 2,
     "docs/guides/comparing-formats.md": 1,
+    "docs/guides/data-in-a-bucket.md": 1,
     "docs/guides/delta-iceberg.md": 1,
     "docs/guides/lmdb.md": 1,
     "docs/guides/mesh.md": 7,
     "docs/guides/models.md": 2,
     "docs/guides/pickle.md": 1,
+    "docs/guides/robots.md": 1,
     "docs/guides/service.md": 4,
     "docs/guides/viewing.md": 1,
 }
@@ -175,7 +177,7 @@ def test_every_page_with_code_is_run() -> None:
     """Code has the word python or console behind its backticks, and not sh or nothing."""
     for page in PAGES:
         for kind, _, text in pages.blocks(page):
-            assert kind in ("python", "console", "text", "output", "json", "toml"), (
+            assert kind in ("python", "console", "text", "output", "json", "toml", "yaml"), (
                 f"{page}: a block of {kind!r}: {text[:60]}"
             )
     assert len(EXAMPLES) > 25

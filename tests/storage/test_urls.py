@@ -81,10 +81,19 @@ def tensorflow_dataset(folder: Path) -> str:
     return "tiny"
 
 
+def published(folder: Path) -> str:
+    images = np.arange(ROWS * 3072, dtype=np.uint8).reshape(ROWS, 3072)
+    os.makedirs(folder / "cifar")
+    labels = np.zeros((ROWS, 1), np.uint8)
+    (folder / "cifar/test_batch.bin").write_bytes(np.hstack([labels, images]).tobytes())
+    return "cifar"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "lst": list_file,
     "pmml": copied(GOLDEN / "models/tree.pmml"),
+    "published": published,
     "repository": repository,
     "savedmodel": copied(GOLDEN / "models/saved_model"),
     "tfds": tensorflow_dataset,

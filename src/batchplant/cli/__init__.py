@@ -34,7 +34,7 @@ COMMANDS = {
     "stats": "Tell what every field holds: counts, means, histograms, frequent values, resolutions, copies",
     "doctor": "Find what spoils a training run: damage, duplicates, sorted labels, odd images, awkward files",
     "why": "Say what a recorded run saw: samples of a step, steps of a sample, the worst, spikes of the loss",
-    "receipt": "Write, verify and query the receipt of a run: a Merkle tree over the samples it consumed",
+    "receipt": "Write, verify and query the receipt of a run: a Merkle tree of the samples it saw",
     "check": "Check a dataset against a baseline: schema, counts, classes, ranges, duplicates, leakage",
     "view": "See a dataset in the browser: its samples, statistics, order and health",
     "advise": "Say which format and settings suit a dataset, this machine and a goal, and prove it",

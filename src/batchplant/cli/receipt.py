@@ -1,4 +1,4 @@
-"""Write, verify and query the receipt of a run: a Merkle tree over the samples that it consumed.
+"""Write, verify and query the receipt of a run: a Merkle tree of the samples it saw.
 
 examples:
   batchplant receipt run.bprun -o receipt.json

@@ -14,7 +14,6 @@ from ..settings import StorageOptions, settings_for
 from ..urls import Place, options_at, place_of
 from .client import Client
 from .fsspec_client import FsspecClient
-from .hub_client import HubClient, with_endpoint
 from .obstore_client import ObstoreClient
 
 OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
@@ -43,7 +42,8 @@ def client_of(url: str) -> tuple[Client, str]:
     place = place_of(url)
     options = settings_for(str(url), options_at(url))
     if place.scheme == "hf":
-        options = with_endpoint(options)
+        endpoint = options.endpoint or os.environ.get("HF_ENDPOINT")
+        options = StorageOptions(endpoint=endpoint).over(options)
     key = (place.root, place.name if place.query else "", place.query, options)
     with _LOCK:
         if key not in _CLIENTS:
@@ -56,6 +56,9 @@ def _create(url: str, place: Place, options: StorageOptions) -> Client:
     if place.scheme in OBSTORE_SCHEMES:
         return ObstoreClient(url, place, options)
     if place.scheme == "hf":
+        # It needs http.client, which most programs do not.
+        from .hub_client import HubClient
+
         return HubClient(url, place, options)
     if place.scheme == "batchplant":
         raise AccessError("servers have no files, but samples", path=url)

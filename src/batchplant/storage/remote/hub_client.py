@@ -293,11 +293,6 @@ class HubClient(Client):
         return f"{self.url}/{name}" if name else self.url
 
 
-def with_endpoint(options: StorageOptions) -> StorageOptions:
-    """Return options that name the endpoint of the environment, if they name none."""
-    return StorageOptions(endpoint=options.endpoint or os.environ.get("HF_ENDPOINT")).over(options)
-
-
 def _host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2].lower()
 

@@ -218,9 +218,15 @@ class LakeWriter(Writer):
         pa = arrow.pyarrow()
         with pa.memory_map(str(self._spool.path)) as file, pa.ipc.open_stream(file) as stream:
             batches, size = [], 0
-            for batch in stream:
-                batches.append(batch)
-                size += batch.nbytes
+            pieces = (
+                batch.slice(first, rows)
+                for batch in stream
+                for rows in [batch.num_rows * self._row_group // max(batch.nbytes, 1) + 1]
+                for first in range(0, batch.num_rows, rows)
+            )
+            for piece in pieces:
+                batches.append(piece)
+                size += piece.nbytes
                 if size >= self._row_group:
                     yield pa.Table.from_batches(batches)
                     batches, size = [], 0
