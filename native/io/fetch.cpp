@@ -24,6 +24,8 @@ constexpr int64_t piece_size = 1 << 20;
 // Requests under way at once: enough for a fast disk to be busy.
 constexpr unsigned depth = 128;
 constexpr size_t sampled_pages = 8;
+// No system that we run on has smaller pages.
+constexpr int64_t least_page = 4096;
 constexpr size_t sampled_least = 4;
 constexpr size_t bytes_for_a_sample = 64 << 10;
 
@@ -291,10 +293,15 @@ void sample(const int64_t* starts, const int64_t* sizes, size_t n, Visit&& visit
     size_t bytes = 0;
     for (size_t i = 0; i < n; ++i) bytes += static_cast<size_t>(std::max<int64_t>(sizes[i], 0));
     const size_t count = each ? n : samples_of(bytes, n);
+    int64_t last_page = -1;
     for (size_t k = 0; k < count; ++k) {
         const size_t i = k * n / count;
+        if (sizes[i] <= 0) continue;
         // Not the last byte: a read of the bytes behind a run brings its last page into memory.
-        if (sizes[i] > 0) visit(starts[i] + (k % 2 ? sizes[i] / 2 : 0));
+        const int64_t position = starts[i] + (k % 2 ? sizes[i] / 2 : 0);
+        // Neighbouring small runs share pages.
+        if (position / least_page != last_page) visit(position);
+        last_page = position / least_page;
     }
 }
 
