@@ -393,6 +393,82 @@ def pyarrow_rows(job: Job) -> Build:
     return build
 
 
+# --- video and sound ----------------------------------------------------------------------------------
+
+
+def batchplant_clips(job: Job) -> Build:
+    from batchplant import ops
+    from batchplant.loading.loader import Loader
+
+    def build() -> Epoch:
+        pipelines = {"video": [ops.DecodeVideo(job["frames"])]}
+        loader = Loader(
+            job["path"], job["batch"], order="random", pipelines=pipelines, workers=job["workers"]
+        )
+        return lambda: (len(batch["video"]) for batch in loader)
+
+    return build
+
+
+def batchplant_sounds(job: Job) -> Build:
+    from batchplant import ops
+    from batchplant.loading.loader import Loader
+
+    def build() -> Epoch:
+        pipelines = {"audio": [ops.DecodeAudio(seconds=job["seconds"], rate=job["rate"])]}
+        loader = Loader(
+            job["path"], job["batch"], order="random", pipelines=pipelines, workers=job["workers"]
+        )
+        return lambda: (len(batch["audio"]) for batch in loader)
+
+    return build
+
+
+class Clips:
+    """A torch dataset of the frames at a random place of each video, by torchcodec."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.files = job, sorted(map(str, Path(job["path"]).iterdir()))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        from torchcodec.decoders import VideoDecoder
+        from torchcodec.samplers import clips_at_random_indices
+
+        decoder = VideoDecoder(self.files[index], seek_mode="approximate", num_ffmpeg_threads=1)
+        return clips_at_random_indices(decoder, num_frames_per_clip=self.job["frames"]).data[0]
+
+
+class Sounds(Clips):
+    """The same of a second at a random place of each sound."""
+
+    def __getitem__(self, index: int) -> Any:
+        from torchcodec.decoders import AudioDecoder
+
+        decoder, seconds = AudioDecoder(self.files[index]), self.job["seconds"]
+        first = random.uniform(0, decoder.metadata.duration_seconds_from_header - seconds)
+        samples = decoder.get_samples_played_in_range(first, first + seconds).data
+        return samples[:, : int(seconds * self.job["rate"])]
+
+
+def torchcodec_side(dataset: type[Clips]) -> Callable[[Job], Build]:
+    def side(job: Job) -> Build:
+        import torchcodec  # noqa: F401
+        from torch.utils.data import DataLoader
+
+        def build() -> Epoch:
+            loader: Any = DataLoader(
+                dataset(job), job["batch"], shuffle=True, num_workers=job["workers"], persistent_workers=True
+            )
+            return lambda: (len(batch) for batch in loader)
+
+        return build
+
+    return side
+
+
 IMAGES: dict[str, Callable[[Job], Build]] = {
     "batchplant": batchplant_folder,
     "SPDL": spdl_images,
@@ -412,9 +488,16 @@ ROWS: dict[str, Callable[[Job], Build]] = {
     "pyarrow": pyarrow_rows,
 }
 
+SIDES = {
+    "images": IMAGES,
+    "rows": ROWS,
+    "clips": {"batchplant": batchplant_clips, "torchcodec": torchcodec_side(Clips)},
+    "sounds": {"batchplant": batchplant_sounds, "torchcodec": torchcodec_side(Sounds)},
+}
+
 if __name__ == "__main__":
     import json
     import sys
 
-    _sides.SIDES = ROWS if "order" in json.loads(sys.argv[2]) else IMAGES
+    _sides.SIDES = SIDES[json.loads(sys.argv[2])["kind"]]
     _sides.main(*sys.argv[1:])

@@ -56,6 +56,30 @@ def loader(found: dict[str, Any]) -> Iterator[str]:
     yield machine(found)
 
 
+def peers(results: dict[str, Any]) -> Iterator[str]:
+    for part in ("images", "rows", "tokens", "media"):
+        cases = list(results[part].values())
+        names = list(dict.fromkeys(name for case in cases for name in case["batchplant over"]))[1:]
+        titles = [case["title"] for case in cases]
+        rows = [["batchplant over", *(head for title in titles for head in (title, "by CPU time"))]]
+        for name in names:
+            ratios = [case["batchplant over"].get(name, {}) for case in cases]
+            cells = [ratio.get(key) for ratio in ratios for key in ("median", "by CPU time")]
+            rows.append([name, *("–" if cell is None else f"{cell:.2f}" for cell in cells)])
+        yield table(rows)
+    yield machine(results)
+
+
+def service(results: dict[str, Any]) -> Iterator[str]:
+    for part, unit in (("decoded", "images/s"), ("raw", "GB/s")):
+        rows = [[f"{part}, {unit}", "median", "best", "ratio of medians"]]
+        for name, speed in results[part][unit].items():
+            ratio = f"{results[part]['ratios'][name]['median']:.2f}"
+            rows.append([name, number(speed["median"]), number(speed["best"]), ratio])
+        yield table(rows)
+    yield machine(results)
+
+
 def loader_threads(found: dict[str, Any]) -> Iterator[str]:
     case = found["cases"]
     rows = [["threads", "images/s, median", "best", "times one thread, median", "best"]]
@@ -385,6 +409,8 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "gpu": gpu,
     "convert": convert,
     "open": opening,
+    "peers": peers,
+    "service": service,
     "advise": advise,
 }
 

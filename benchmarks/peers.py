@@ -5,6 +5,7 @@ images   a folder of JPEGs, random crop 224, flip: SPDL, DALI on the CPU, torchd
 rows     a table of numbers, vectors and text, batches of random rows and scans: Lance, Vortex,
          HF datasets, pyarrow
 tokens   rows of 1,024 token ids, the same
+media    16 frames at a random place of each video, and a second of each sound: torchcodec
 
 Every side has a process of its own, runs on as many threads or processes as there are cores, warms
 up, and then runs an epoch in turn with the others. BATCHPLANT_PEERS_PYTHON names a Python that has
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 from _common import others, part_arguments, photos, save, workplace
 from loader import CROP, Side, measure
+from sound import films
 
 import batchplant
 
@@ -35,7 +37,7 @@ ROWS = ("batchplant", "batchplant, Arrow", "Lance", "Vortex", "HF datasets", "py
 # Pixels → images; as those of ImageNet, small and as they are.
 SIZES = {256: 2560, 500: 1024}
 IMAGE_BATCH, ROW_BATCH = 256, 1024
-VECTOR, TOKENS = 128, 1024
+VECTOR, TOKENS, RATE = 128, 1024, 16_000
 
 Results = dict[str, Any]
 
@@ -74,7 +76,7 @@ def images(folder: Path, quick: bool, rounds: int, workers: int) -> Results:
     for size, count in SIZES.items():
         root = folder / f"photos-{size}"
         photos().make_folder(root, IMAGE_BATCH if quick else count, size=size)
-        job = {"path": str(root), "batch": IMAGE_BATCH, "crop": CROP, "workers": workers}
+        job = {"kind": "images", "path": str(root), "batch": IMAGE_BATCH, "crop": CROP, "workers": workers}
         job["warm-up"] = 1 if quick else 2
         title = f"JPEG {size} px, crop {CROP}, flip"
         results[f"jpeg{size}"] = compare(title, IMAGES, job, folder / f"sides-{size}", rounds)
@@ -87,7 +89,7 @@ def ordered(name: str, folder: Path, path: Path, rounds: int, workers: int, quic
     for order, title in (("random", "batches of random rows"), ("sequential", "a scan")):
         # A scan by pyarrow alone: it has no rows by number.
         names = ROWS if order == "sequential" else ROWS[:-1]
-        job = {"path": str(path), "batch": ROW_BATCH, "order": order, "workers": workers}
+        job = {"kind": "rows", "path": str(path), "batch": ROW_BATCH, "order": order, "workers": workers}
         job["warm-up"] = 1 if quick else 2
         scratch = folder / f"sides-{name}-{order}"
         results[f"{name}, {order}"] = compare(f"{name}: {title}", names, job, scratch, rounds)
@@ -129,7 +131,39 @@ def tokens(folder: Path, quick: bool, rounds: int, workers: int) -> Results:
     return ordered("tokens", folder, path, rounds, workers, quick)
 
 
-PARTS = {"images": images, "rows": rows, "tokens": tokens}
+def media(folder: Path, quick: bool, rounds: int, workers: int) -> Results:
+    import soundfile
+
+    videos, sounds = folder / "videos", folder / "sounds"
+    videos.mkdir()
+    films(videos, 8 if quick else 48, seconds=8)
+    sounds.mkdir()
+    for number in range(64 if quick else 1024):
+        # Noise whose loudness changes as that of speech.
+        noise = np.random.default_rng(number).standard_normal((10, RATE)) * np.tile(
+            [[1.0], [5], [3], [0], [2]], (2, 1)
+        )
+        soundfile.write(sounds / f"{number:04}.flac", noise.reshape(-1) / 64, RATE)
+    jobs: dict[str, Results] = {
+        "16 frames of H.264, 256×340": {"kind": "clips", "path": str(videos), "batch": 8, "frames": 16},
+        "a second of FLAC, 16 kHz": {
+            "kind": "sounds",
+            "path": str(sounds),
+            "batch": 64,
+            "seconds": 1.0,
+            "rate": RATE,
+        },
+    }
+    names = ("batchplant", "torchcodec")
+    return {
+        title: compare(
+            title, names, job | {"workers": workers, "warm-up": 2}, folder / f"sides-{job['kind']}", rounds
+        )
+        for title, job in jobs.items()
+    }
+
+
+PARTS = {"images": images, "rows": rows, "tokens": tokens, "media": media}
 
 
 def main() -> None:

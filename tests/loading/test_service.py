@@ -680,7 +680,8 @@ def test_figures_say_what_was_shipped_and_how_many_servers_are_needed(photos):
         http.shutdown()
         http.server_close()
         figures = dict(line.split() for line in lines if not line.startswith("#"))
-        assert int(figures["batchplant_serve_batches_total"]) == len(service)
+        # A request that takes long may be sent again.
+        assert int(figures["batchplant_serve_batches_total"]) >= len(service)
         assert int(figures["batchplant_serve_samples_total"]) >= SAMPLES
         assert float(figures["batchplant_serve_load"]) >= 0
 
