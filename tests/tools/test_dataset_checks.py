@@ -110,6 +110,17 @@ def test_leakage_between_splits_and_damage_are_found(tmp_path, monkeypatch):
     assert "| leakage | train, val | 1 samples are in several splits, byte for byte |" in summary.read_text()
 
 
+@pytest.mark.parametrize("content", [b"", b"no JSON", b"[1]", b"{}", b"\xff"])
+def test_another_file_is_no_baseline(content, tmp_path, capsys):
+    with bp.create(tmp_path / "data.csv", {"n": bp.Int()}) as out:
+        out.append({"n": 1})
+    baseline = tmp_path / "other.json"
+    baseline.write_bytes(content)
+    assert cli.main(["check", str(tmp_path / "data.csv"), "--baseline", str(baseline)]) == 1
+    assert f"{baseline}: not a baseline of batchplant check" in capsys.readouterr().err
+    assert baseline.read_bytes() == content
+
+
 def test_the_action_and_the_hook_call_the_command():
     action = (repository.ROOT / ".github/actions/check-dataset/action.yml").read_text()
     hook = (repository.ROOT / ".pre-commit-hooks.yaml").read_text()

@@ -18,9 +18,9 @@ import dataclasses
 import json
 import os
 
-from ..errors import OptionError
+from ..errors import DamagedError, OptionError, exceptions_as, located
 from ..formats.registry import open as open_reader
-from ..storage import parse_object, put_file, read_whole
+from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from ..tools import baseline
 from .terminal import add_reading, counted, parse_options, print_json, printable, say
 
@@ -68,11 +68,16 @@ def run(args: argparse.Namespace) -> int:
         }
         now = baseline.measure(splits, sample=args.sample)
     exists = args.baseline is not None and os.path.exists(args.baseline)
-    before = parse_object(read_whole(args.baseline)) if exists and not args.update else None
+    before = None
+    if exists and not args.update:
+        message = "not a baseline of batchplant check"
+        with exceptions_as(DamagedError, message, *NOTE_ERRORS, path=args.baseline):
+            before = parse_object(read_whole(args.baseline))
     limits = baseline.Limits(
         **{field.name: getattr(args, f"max_{field.name}") for field in dataclasses.fields(baseline.Limits)}
     )
-    violations = baseline.compare(now, before, paths, limits)
+    with located(path=args.baseline):
+        violations = baseline.compare(now, before, paths, limits)
     if args.baseline is not None and before is None:
         put_file(args.baseline, json.dumps(now, indent=1, ensure_ascii=False).encode() + b"\n")
     _report(args, violations, now, wrote=args.baseline is not None and before is None)
