@@ -396,30 +396,19 @@ def pyarrow_rows(job: Job) -> Build:
 # --- video and sound ----------------------------------------------------------------------------------
 
 
-def batchplant_clips(job: Job) -> Build:
+def batchplant_media(job: Job) -> Build:
     from batchplant import ops
     from batchplant.loading.loader import Loader
 
     def build() -> Epoch:
-        pipelines = {"video": [ops.DecodeVideo(job["frames"])]}
+        if job["kind"] == "clips":
+            field, op = "video", ops.DecodeVideo(job["frames"])
+        else:
+            field, op = "audio", ops.DecodeAudio(seconds=job["seconds"], rate=job["rate"])
         loader = Loader(
-            job["path"], job["batch"], order="random", pipelines=pipelines, workers=job["workers"]
+            job["path"], job["batch"], order="random", pipelines={field: [op]}, workers=job["workers"]
         )
-        return lambda: (len(batch["video"]) for batch in loader)
-
-    return build
-
-
-def batchplant_sounds(job: Job) -> Build:
-    from batchplant import ops
-    from batchplant.loading.loader import Loader
-
-    def build() -> Epoch:
-        pipelines = {"audio": [ops.DecodeAudio(seconds=job["seconds"], rate=job["rate"])]}
-        loader = Loader(
-            job["path"], job["batch"], order="random", pipelines=pipelines, workers=job["workers"]
-        )
-        return lambda: (len(batch["audio"]) for batch in loader)
+        return lambda: (len(batch[field]) for batch in loader)
 
     return build
 
@@ -442,7 +431,7 @@ class Clips:
 
 
 class Sounds(Clips):
-    """The same of a second at a random place of each sound."""
+    """A torch dataset of a second at a random place of each sound."""
 
     def __getitem__(self, index: int) -> Any:
         from torchcodec.decoders import AudioDecoder
@@ -491,8 +480,8 @@ ROWS: dict[str, Callable[[Job], Build]] = {
 SIDES = {
     "images": IMAGES,
     "rows": ROWS,
-    "clips": {"batchplant": batchplant_clips, "torchcodec": torchcodec_side(Clips)},
-    "sounds": {"batchplant": batchplant_sounds, "torchcodec": torchcodec_side(Sounds)},
+    "clips": {"batchplant": batchplant_media, "torchcodec": torchcodec_side(Clips)},
+    "sounds": {"batchplant": batchplant_media, "torchcodec": torchcodec_side(Sounds)},
 }
 
 if __name__ == "__main__":

@@ -294,12 +294,12 @@ class TfdsReader(Reader):
 
     def _numbers(self, leaf: Leaf, values: example.Values, used: I64, back: I64, steps: I64) -> I64:
         """Return which of the values of these records each step has; first of them where it has several."""
-        wanted = np.diff(self._begins)[used] * leaf.per_step
+        needed = np.diff(self._begins)[used] * leaf.per_step
         counts = np.maximum(values.counts, 0)
-        wrong = (counts != wanted) | ((values.kinds != leaf.feature.kind) & (counts > 0))
+        wrong = (counts != needed) | ((values.kinds != leaf.feature.kind) & (counts > 0))
         if wrong.any():
             row = int(np.argmax(wrong))
-            message = f"{counts[row]} values of {leaf.feature.key!r} where {wanted[row]} are needed"
+            message = f"{counts[row]} values of {leaf.feature.key!r} where {needed[row]} are needed"
             raise DamagedError(message, sample=row)
         return starts_of(counts)[:-1][back] + steps * leaf.per_step
 

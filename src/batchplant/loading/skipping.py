@@ -1,4 +1,4 @@
-"""What a Loader leaves out: options, quarantine lists, and their place in its state."""
+"""Samples and steps that a Loader leaves out: options, quarantine lists, and their place in its state."""
 
 from __future__ import annotations
 

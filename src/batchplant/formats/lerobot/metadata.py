@@ -120,10 +120,10 @@ class Metadata:
 
     def _paths(self, key: str, columns: Mapping[str, Any], prefix: str, **values: str) -> list[str]:
         pairs = zip(*(columns[f"{prefix}/{part}_index"].tolist() for part in ("chunk", "file")), strict=True)
-        known: dict[tuple[int, int], str] = {}
+        paths: dict[tuple[int, int], str] = {}
         return [
-            known.get(pair)
-            or known.setdefault(pair, self._path(key, chunk_index=pair[0], file_index=pair[1], **values))
+            paths.get(pair)
+            or paths.setdefault(pair, self._path(key, chunk_index=pair[0], file_index=pair[1], **values))
             for pair in pairs
         ]
 
@@ -172,11 +172,11 @@ class Metadata:
             first, end = map(int, bounds.groups())
             rows = rows[(self.numbers >= first) & (self.numbers < end)]
         if episodes is not None:
-            wanted = np.unique(np.asarray(list(episodes), dtype=np.int64))
-            missing = np.setdiff1d(wanted, self.numbers[rows])
+            requested = np.unique(np.asarray(list(episodes), dtype=np.int64))
+            missing = np.setdiff1d(requested, self.numbers[rows])
             if len(missing):
                 raise OptionError(f"there is no episode {missing[0]}", path=self.path)
-            rows = rows[np.isin(self.numbers[rows], wanted)]
+            rows = rows[np.isin(self.numbers[rows], requested)]
         return rows
 
     # -- tasks and statistics --------------------------------------------------------------------------

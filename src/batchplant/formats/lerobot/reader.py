@@ -71,10 +71,10 @@ class LeRobotReader(LakeReader):
             if not is_chosen[positions].any():
                 continue
             lengths = self._meta.lengths[positions]
-            others = None
+            left_out = None
             if not is_chosen[positions].all():
-                others = np.flatnonzero(~np.repeat(is_chosen[positions], lengths))
-            parts.append(Part(file, int(lengths.sum()), deleted=others))
+                left_out = np.flatnonzero(~np.repeat(is_chosen[positions], lengths))
+            parts.append(Part(file, int(lengths.sum()), deleted=left_out))
         return parts
 
     def _stored(self) -> Schema:
@@ -216,8 +216,8 @@ class LeRobotReader(LakeReader):
         return super()._row_runs(unit, rows, _numbered(fields) if self._has_texts(fields) else fields)
 
     def _fixed_bounds(self, number: int, fields: Sequence[str]) -> dict[str, Bounds]:
-        others = {*self._cameras, *([TASK] if self._has_texts(fields) else [])}
-        return super()._fixed_bounds(number, [name for name in fields if name not in others])
+        decoded = {*self._cameras, *([TASK] if self._has_texts(fields) else [])}
+        return super()._fixed_bounds(number, [name for name in fields if name not in decoded])
 
     # -- facts -----------------------------------------------------------------------------------------
 

@@ -99,12 +99,12 @@ class LeRobotWriter(Writer):
             field = schema.select([name])[name]
             if not isinstance(field, Tensor) or field.dtype != "uint8" or not _is_frame(field.shape):
                 raise SchemaError(f"videos have frames of uint8 (height, width, 3), not {field}", field=name)
-        for name, wanted in {**COUNTED, TASK: Text()}.items():
-            if name in schema and not isinstance(schema[name], type(wanted)):
-                raise SchemaError(f"it is {wanted.kind} in LeRobot, not {schema[name]}", field=name)
+        for name, field in {**COUNTED, TASK: Text()}.items():
+            if name in schema and not isinstance(schema[name], type(field)):
+                raise SchemaError(f"it is {field.kind} in LeRobot, not {schema[name]}", field=name)
         left_out = {*self._cameras, TASK}
-        rest = {name: field for name, field in schema.items() if name not in left_out}
-        self._rows_schema = Schema({**rest, **{k: v for k, v in COUNTED.items() if k not in rest}})
+        given = {name: field for name, field in schema.items() if name not in left_out}
+        self._rows_schema = Schema({**given, **{k: v for k, v in COUNTED.items() if k not in given}})
         pyarrow()
         self._arrow = featured_schema(self._rows_schema)
         super().__init__(path, schema, options)
@@ -193,9 +193,9 @@ class LeRobotWriter(Writer):
             return np.zeros(columns.rows, dtype=np.int64)
         texts = columns[TASK]
         assert isinstance(texts, Ragged)
-        known = self._task_texts
+        tasks = self._task_texts
         cells = [(cell_bytes(texts, row) or b"").decode() for row in range(columns.rows)]
-        return np.array([known.setdefault(text, len(known)) for text in cells], dtype=np.int64)
+        return np.array([tasks.setdefault(text, len(tasks)) for text in cells], dtype=np.int64)
 
     def _watch(self, columns: Columns, frames: I64) -> None:
         """Count levels of cameras for statistics, and encode the frames of those that become videos."""

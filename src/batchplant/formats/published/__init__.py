@@ -71,8 +71,8 @@ class PublishedReader(ReaderWrapper):
         return parsers.PARSERS[row.parser](request)
 
     def facts(self) -> dict[str, Any]:
-        known = LAYOUTS.get(self._layout)
-        return {**self.base.facts(), "layout": self._layout if known is None else known.title}
+        layout = LAYOUTS.get(self._layout)
+        return {**self.base.facts(), "layout": self._layout if layout is None else layout.title}
 
 
 def _is_list(probe: Probe) -> bool:

@@ -169,9 +169,9 @@ class HubClient(Client):
 
     def _file(self, name: str) -> _File:
         """Return where a file is; the Hub is asked for it once."""
-        known = self._files.get(name)
-        if known is not None:
-            return known
+        file = self._files.get(name)
+        if file is not None:
+            return file
         if not name:
             raise NotFoundError("a repository is no file", path=self.url)
         url, facts = self._resolve_url(name), dict[str, str]()

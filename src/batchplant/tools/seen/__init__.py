@@ -1,4 +1,4 @@
-"""What a model has seen: runs that were recorded, taken apart step by step; see ``batchplant why``."""
+"""Runs that were recorded, taken apart step by step; see ``batchplant why``."""
 
 from . import receipts
 from .record import Stretch

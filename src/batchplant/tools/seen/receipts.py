@@ -339,17 +339,17 @@ def path_of(levels: list[list[bytes]], index: int) -> list[bytes]:
 
 def root_of(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
     """Return the root that a leaf and its path lead to; raise DataError where the path has another length."""
-    node, rest = _sha256(b"\0" + leaf), list(path)
+    node, neighbours = _sha256(b"\0" + leaf), list(path)
     if not 0 <= index < size:
         raise DataError("a leaf of the proof is outside of the tree")
     while size > 1:
         if index ^ 1 < size:
-            if not rest:
+            if not neighbours:
                 raise DataError("the path of the proof is too short")
-            neighbour = rest.pop(0)
+            neighbour = neighbours.pop(0)
             node = _sha256(b"\1" + (neighbour + node if index & 1 else node + neighbour))
         index, size = index // 2, (size + 1) // 2
-    if rest:
+    if neighbours:
         raise DataError("the path of the proof is too long")
     return node
 
