@@ -10,6 +10,7 @@ import * as state from "./state.js";
 const PANELS = [
   { id: "model", title: "Tensors", when: (dataset) => dataset.layout === "model" },
   { id: "grid", title: "Samples" },
+  { id: "episodes", title: "Episodes", when: (dataset) => dataset.episodes },
   { id: "overview", title: "Overview" },
   { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
   { id: "health", title: "Health" },

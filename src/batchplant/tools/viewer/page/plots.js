@@ -158,12 +158,24 @@ function extent(values, given) {
   return low === high ? [low - 0.5, high + 0.5] : [low, high];
 }
 
-/** Lines. series: {name, x, y} with arrays of numbers; a value that is not finite leaves a gap. */
-export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xname, yname, height = 180, area = false } = {}) {
+/** Lines. series: {name, x, y} with arrays of numbers; a value that is not finite leaves a gap. pick(x) is called as a pointer
+moves along them; mark(x) of the returned element draws a line across. */
+export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xname, yname, height = 180, area = false, pick } = {}) {
   const xs = extent(series.flatMap((one) => one.x), xrange);
   const ys = extent(series.flatMap((one) => one.y), yrange);
+  const cursor = svg("line.cursor");
+  let view = null, marked = null;
+  const place = () => {
+    if (!view || marked === null) return;
+    for (const [name, value] of [["x1", view.x(marked)], ["x2", view.x(marked)], ["y1", view.top], ["y2", view.bottom]]) cursor.setAttribute(name, value);
+  };
+  const point = (event) => {
+    if (event.type === "pointermove" && !event.buttons) return;
+    const left = event.clientX - event.currentTarget.getBoundingClientRect().left - view.left;
+    pick(Math.max(xs[0], Math.min(xs[1], xs[0] + (left / (view.right - view.left)) * (xs[1] - xs[0]))));
+  };
   const chart = sized("lines", (width) => {
-    const view = frame(width, height, xs, ys, { xlabel, ylabel, xname, yname });
+    view = frame(width, height, xs, ys, { xlabel, ylabel, xname, yname });
     const drawn = series.map((one, at) => {
       let path = "";
       let pen = "M";
@@ -177,9 +189,12 @@ export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xna
         svg(`path.line.${colour(at)}`, { d: path || "M0 0" }),
       ];
     });
-    return svg("svg", { width, height, role: "img", "aria-label": label }, view.parts, drawn);
+    place();
+    const events = pick ? { onpointerdown: point, onpointermove: point } : {};
+    return svg(pick ? "svg.picks" : "svg", { width, height, role: "img", "aria-label": label, ...events }, view.parts, drawn, cursor);
   });
-  return series.length > 1 ? h("div", {}, chart, legend(series.map((one) => one.name))) : chart;
+  const element = series.length > 1 ? h("div", {}, chart, legend(series.map((one) => one.name))) : chart;
+  return Object.assign(element, { mark: (x) => { marked = x; place(); } });
 }
 
 /** Points. groups: {name, points: [[x, y, weight, what]]}; pick(what) is called with the nearest one on a click. */

@@ -16,6 +16,7 @@ from ....jobs.verify import verify
 from ....schema.kinds import Field
 from ... import Document
 from ..cells import Cell, Dataset, cells_of
+from ..episodes import begins_of
 from ..jobs import Job, Progress
 from ..pixels import for_browser
 from ..render import describe, is_heat_map, summarize
@@ -50,6 +51,7 @@ def dataset(session: Session, request: Request) -> Document:
         "label": _label(dataset),
         "pipeline": session.pipeline is not None,
         "live": session.live is not None,
+        "episodes": len(begins_of(reader)),
         "keys": reader._keys() is not None,
         "version": __version__,
     }

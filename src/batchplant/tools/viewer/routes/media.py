@@ -1,4 +1,4 @@
-"""Answers about media cells: sounds, videos, arrays, masks, trees, and overlays of images."""
+"""Answers about media cells: sounds, videos, episodes, arrays, masks, trees, and overlays of images."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ....errors import MissingLibraryError, OptionError
 from ....schema.columns import U8
 from ... import Document
 from ..cells import Cell, Dataset, cells_of
+from ..episodes import camera_image, episode_of
 from ..jobs import Job, Progress
 from ..media import arrays, colours, overlays, recordings, tree
 from ..session import Session, integer_param, parse_integer
@@ -126,6 +127,22 @@ def strip(session: Session, request: Request) -> Response:
         shown, integer_param(params, "count", 12, 1, 40), integer_param(params, "height", 72, 16, 200)
     )
     return cached(data, "image/jpeg")
+
+
+# -- episodes ------------------------------------------------------------------------------------------------
+
+
+def episode(session: Session, request: Request) -> Job:
+    """Return the cameras and the curves of an episode."""
+    number = parse_integer(request.path_params["n"])
+    return session.jobs.get(
+        ("episode", number), lambda progress: episode_of(session.dataset, -1 if number is None else number)
+    )
+
+
+def camera(session: Session, request: Request) -> Response:
+    longest = integer_param(request.query_params, "max", 640, 16, recordings.MAX_SIDE_PIXELS)
+    return cached(*camera_image(_cell(session, request), longest))
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
@@ -271,6 +288,8 @@ ROUTES = {
     "video/{n}/{field:path}": play_video,
     "frame/{n}/{field:path}": frame,
     "strip/{n}/{field:path}": strip,
+    "episode/{n}": episode,
+    "camera/{n}/{field:path}": camera,
     "slice/{n}/{field:path}": array_slice,
     "heat/{n}/{field:path}": heat_map,
     "statistics/{n}/{field:path}": array_statistics,
