@@ -63,6 +63,7 @@ MEDIA, MEDIA_IN = {"sound", "clip"}, ("audiofolder", "videofolder", "webdataset"
 
 # What we do not write.
 READ_ONLY = {
+    "gguf": GOLDEN / "gguf" / "quantised.gguf",
     "pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model",
     "tiff": GOLDEN / "tiff" / "stack.tif", "video": GOLDEN / "video" / "h264.mp4",
 }  # fmt: skip

@@ -37,6 +37,7 @@ from batchplant.formats.base.shards import writer as shards
 from batchplant.schema import Field
 from batchplant.storage.remote import source as remote
 from batchplant.testing.cases import film, sound
+from gguf_files import tensor, write_gguf
 from proxy import Proxy
 from repository import GOLDEN
 from servers import KEY, SECRET, s3_server
@@ -224,8 +225,15 @@ def tensorflow_dataset(folder: Path) -> Path:
     return folder
 
 
+def quantised(folder: Path) -> Path:
+    """A model of llama.cpp, of int8."""
+    infos = [tensor(f"tensor {number}", [SIZE], 24, number * SIZE) for number in range(COUNT)]
+    return write_gguf(folder / "data.gguf", infos, b"".join(bulk(n, bp.Bytes()) for n in range(COUNT)))
+
+
 # Formats that are only read.
 OTHERS = {
+    "gguf": quantised,
     "tfds": tensorflow_dataset,
     "video": filmed,
     "repository": repository,
@@ -433,7 +441,7 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
         pytest.skip("a decoder may notice any bit")
     if name == "pmml":
         assert flip_in(copy, b"x" * 1000)
-    elif name == "savedmodel":
+    elif name in ("savedmodel", "gguf"):
         with read(copy, name) as reader:
             value = max((sample["data"] for sample in reader), key=len)
         assert flip_in(copy, value)

@@ -91,6 +91,7 @@ def published(folder: Path) -> str:
 
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
+    "gguf": copied(GOLDEN / "gguf/quantised.gguf"),
     "lst": list_file,
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "published": published,

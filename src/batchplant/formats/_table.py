@@ -17,6 +17,7 @@ OUTLINES: dict[str, Outline] = {
     "datatrove": Outline((".ds",), side_cars=("{name}.index", "{name}.metadata")),
     "delta": Outline((".delta",), folder=True),
     "ffrecord": Outline((".ffr",), side_cars=("{name}.schema.json",)),
+    "gguf": Outline((".gguf",)),
     "hdf5": Outline((".h5", ".hdf5", ".he5")),
     "iceberg": Outline((".iceberg",), folder=True, scheme="iceberg"),
     "imagefolder": Outline((), folder=True, media="image"),
