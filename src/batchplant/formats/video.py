@@ -1,8 +1,8 @@
 """A video as its frames: MP4, MOV, MKV, WebM and AVI.
 
 A sample is a frame: its pixels as ``frame``, uint8 (height, width, 3), and the second at which it is shown as
-``time``; the first is shown at 0. The sample tables of MP4 and MOV tell where the packets of each frame lie,
-so that only those are read; of the others the whole file is.
+``time``; the first is shown at 0. The sample tables of MP4 and MOV, and the blocks of Matroska and WebM, tell
+where the packets of each frame lie, so that only those are read; of AVI the whole file is.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ FORMAT = Format(
     sniff=sniff,
     kinds=(Tensor, Float),
     extra="video",
-    notes="a sample is a frame; decoded from its keyframe, which the tables of MP4 and MOV locate",
+    notes="a sample is a frame; decoded from its keyframe; MP4's tables and MKV's blocks locate it",
     can=Capabilities(
         random_access=True,
         compression=("H.264", "HEVC", "AV1", "VP9"),

@@ -17,8 +17,9 @@ from ....errors import DecodeError
 from ....schema.columns import I64, U8, Ragged
 from ....storage import Source
 from ....storage.cache import ChunkCache
+from . import matroska, mp4
 from .container import encoding_of, guarded, opened, video_of
-from .mp4 import OVERLAP, Packets, View, packets_of
+from .packets import OVERLAP, Packets, View
 
 INDEX_CACHE_BYTES = 64 << 20
 UNKNOWN = np.iinfo(np.int64).min
@@ -184,7 +185,8 @@ def make_index(data: Bytes) -> Index:
     else:
         view = data.view
     encoding = str(encoding_of(view(0, min(64, len(data)))))
-    stored = packets_of(view, len(data)) if encoding in ("mp4", "mov") else None
+    parsers = {"mp4": mp4, "mov": mp4, "mkv": matroska, "webm": matroska}
+    stored = parsers[encoding].packets_of(view, len(data)) if encoding in parsers else None
     if stored is not None:
         with contextlib.suppress(DecodeError):
             return _index(encoding, stored)
@@ -194,7 +196,7 @@ def make_index(data: Bytes) -> Index:
 def _index(encoding: str, stored: Packets) -> Index:
     """Return the index of a video whose tables tell all packets."""
     seconds = (int(stored.dts[-1] - stored.dts[0]) + stored.last) * stored.base
-    size, rate = (stored.width, stored.height), len(stored.pts) / (seconds or 1)
+    size, rate = (stored.width, stored.height), stored.rate or len(stored.pts) / (seconds or 1)
     times, flags = (stored.pts, stored.dts), (stored.keys, stored.shown)
     # The index has these itself.
     empty, none = stored.pts[:0], stored.keys[:0]

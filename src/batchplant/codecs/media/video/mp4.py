@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ....schema.columns import I64, U8, AnyArray
+from ....schema.columns import I64, AnyArray
 from .container import frame_limit
+from .packets import OVERLAP, Bools, Packets, UnknownError, View, check
 
 # Sample entries whose packets a decoder takes as they lie, with the box that configures it.
 CODECS = {
@@ -36,39 +35,6 @@ ENTRY_BYTES = 78
 # A tag of esds: MPEG-4 part 2, and what configures its decoder.
 MPEG4_OBJECT = 0x20
 NOT_SYNC = 0x01010000
-# Packets may share bytes of the file, but not more often than this.
-OVERLAP = 4
-
-View = Callable[[int, int], U8]
-Bools = npt.NDArray[np.bool_]
-
-
-class Packets(NamedTuple):
-    """The packets of a video, in the order of decoding; times are in units of ``base`` seconds.
-
-    ``rotation``: degrees, against the clock. ``colour``: primaries, transfer, matrix (as ISO 23091-2 numbers
-    them) and 1 for full range, where the file tells. ``last``: how long the last one is shown. ``shown``:
-    flags of those that the edit list does not cut off.
-    """
-
-    codec: str
-    extradata: bytes
-    width: int
-    height: int
-    rotation: int
-    colour: tuple[int, int, int, int] | None
-    base: Fraction
-    last: int
-    starts: I64
-    sizes: I64
-    dts: I64
-    pts: I64
-    keys: Bools
-    shown: Bools
-
-
-class _UnknownError(Exception):
-    """The file is damaged, or of a form that is not read here."""
 
 
 def packets_of(view: View, size: int) -> Packets | None:
@@ -80,13 +46,8 @@ def packets_of(view: View, size: int) -> Packets | None:
     """
     try:
         return _packets(view, size)
-    except (_UnknownError, struct.error, ValueError, IndexError, OverflowError, ZeroDivisionError):
+    except (UnknownError, struct.error, ValueError, IndexError, OverflowError, ZeroDivisionError):
         return None
-
-
-def _check(fits: object) -> None:
-    if not fits:
-        raise _UnknownError
 
 
 def _packets(view: View, size: int) -> Packets:
@@ -94,16 +55,16 @@ def _packets(view: View, size: int) -> Packets:
     fragments: list[tuple[int, int, int]] = []
     for start, head, end, kind in _top_level(view, size):
         if kind == b"moov":
-            _check(moov is None)
+            check(moov is None)
             moov = _Box(view(start + head, end - start - head).data)
             if not moov.all("mvex"):
                 break
         elif kind == b"moof":
             fragments.append((start, head, end))
     if moov is None:
-        raise _UnknownError
+        raise UnknownError
     tracks = [trak for trak in moov.all("trak") if bytes(trak.only("mdia", "hdlr").data[8:12]) == b"vide"]
-    _check(len(tracks) == 1)
+    check(len(tracks) == 1)
     track = _Track(moov, tracks[0], size)
     for start, head, end in fragments:
         track.add_fragment(start, _Box(view(start + head, end - start - head).data))
@@ -111,7 +72,7 @@ def _packets(view: View, size: int) -> Packets:
     # Writers leave out the table of keyframes if every packet is one, or none is.
     if packets.keys.all() and packets.codec in ("h264", "hevc"):
         first = view(int(packets.starts[0]), int(packets.sizes[0])).tobytes()
-        _check(_begins_anew(first, packets.codec == "hevc", packets.extradata))
+        check(_begins_anew(first, packets.codec == "hevc", packets.extradata))
     return packets
 
 
@@ -141,10 +102,10 @@ def _top_level(view: View, size: int) -> Iterator[tuple[int, int, int, bytes]]:
             (length,), head = struct.unpack_from(">Q", data, 8), 16
         elif length == 0:
             length = size - start
-        _check(head <= length <= size - start)
+        check(head <= length <= size - start)
         yield start, head, start + length, kind
         start += length
-    raise _UnknownError
+    raise UnknownError
 
 
 class _Box:
@@ -169,7 +130,7 @@ class _Box:
         box = self
         for kind in kinds:
             boxes = box.all(kind)
-            _check(len(boxes) == 1)
+            check(len(boxes) == 1)
             box = boxes[0]
         return box
 
@@ -180,7 +141,7 @@ class _Box:
     def table(self, dtype: str, offset: int = 8) -> AnyArray:
         """Return the rows of a table behind its count; never more than there are bytes."""
         (count,) = struct.unpack_from(">I", self.data, offset - 4)
-        _check(count * np.dtype(dtype).itemsize <= len(self.data) - offset)
+        check(count * np.dtype(dtype).itemsize <= len(self.data) - offset)
         return np.frombuffer(self.data, dtype, count, offset)
 
 
@@ -194,7 +155,7 @@ class _Track:
         self.timescale = struct.unpack_from(">I", header.data, 20 if header.version == 1 else 12)[0]
         movie = moov.only("mvhd")
         self._movie_timescale = struct.unpack_from(">I", movie.data, 20 if movie.version == 1 else 12)[0]
-        _check(self.timescale > 0 and self._movie_timescale > 0)
+        check(self.timescale > 0 and self._movie_timescale > 0)
         wide = trak.only("tkhd").data[0] == 1
         head = trak.only("tkhd").data
         self._id = struct.unpack_from(">I", head, 20 if wide else 12)[0]
@@ -215,10 +176,10 @@ class _Track:
     def _set_codec(self, descriptions: _Box) -> None:
         count, length, kind = struct.unpack_from(">II4s", descriptions.data, 4)
         self.codec, config = CODECS.get(kind.decode("latin-1"), ("", ""))
-        _check(count == 1 and bool(self.codec) and length <= len(descriptions.data) - 8)
+        check(count == 1 and bool(self.codec) and length <= len(descriptions.data) - 8)
         entry = descriptions.data[16 : 8 + length]
         self.width, self.height = struct.unpack_from(">HH", entry, 24)
-        _check(0 < self.width * self.height <= frame_limit())
+        check(0 < self.width * self.height <= frame_limit())
         boxes = _Box(entry[ENTRY_BYTES:])
         self.extradata = b""
         if config == "esds":
@@ -244,23 +205,23 @@ class _Track:
         offsets = (chunks[0].table(">u8") if chunks else tables.only("stco").table(">u4")).astype(np.int64)
         runs = tables.only("stsc").table(">u4,>u4,>u4")
         firsts, per_chunk = runs["f0"].astype(np.int64) - 1, runs["f1"].astype(np.int64)
-        _check(len(runs) and firsts[0] == 0 and (np.diff(firsts) > 0).all() and firsts[-1] < len(offsets))
-        _check((runs["f2"] == 1).all())
+        check(len(runs) and firsts[0] == 0 and (np.diff(firsts) > 0).all() and firsts[-1] < len(offsets))
+        check((runs["f2"] == 1).all())
         in_chunk = np.repeat(per_chunk, np.diff(firsts, append=len(offsets)))
-        _check(in_chunk.sum() == count)
+        check(in_chunk.sum() == count)
         # A packet begins where the one before it in its chunk ends.
         before = np.cumsum(sizes) - sizes
         chunk_firsts = np.cumsum(in_chunk) - in_chunk
         used = in_chunk > 0
         starts = before + np.repeat(offsets[used] - before[chunk_firsts[used]], in_chunk[used])
         deltas = _expanded(tables.only("stts"), ">u4", count)
-        _check((deltas < 1 << 31).all())
+        check((deltas < 1 << 31).all())
         dts = np.cumsum(deltas) - deltas
         shifts = _expanded(tables.only("ctts"), ">i4", count) if tables.all("ctts") else np.int64(0)
         keys = np.ones(count, dtype=np.bool_)
         if tables.all("stss"):
             numbers = tables.only("stss").table(">u4").astype(np.int64) - 1
-            _check(len(numbers) and numbers.min() >= 0 and numbers.max() < count)
+            check(len(numbers) and numbers.min() >= 0 and numbers.max() < count)
             keys[:] = False
             keys[numbers] = True
         self._add(starts, sizes, dts, dts + shifts, keys, int(deltas[-1]))
@@ -268,7 +229,7 @@ class _Track:
     def _claim(self, count: int, size: int) -> None:
         """Check that so many packets of one size, 0 if each has its own, can be in the file."""
         self._count += count
-        _check(self._count <= self._size and (not size or count <= MAX_EQUAL))
+        check(self._count <= self._size and (not size or count <= MAX_EQUAL))
 
     def _add(self, starts: I64, sizes: I64, dts: I64, pts: I64, keys: Bools, last: int) -> None:
         self.last = last
@@ -287,7 +248,7 @@ class _Track:
             if flags & 1:
                 (base,), offset = struct.unpack_from(">Q", header, offset), offset + 8
             else:
-                _check(not number or flags & 0x20000)
+                check(not number or flags & 0x20000)
             offset += 4 * bool(flags & 2)
             defaults = list(self._defaults)
             for column, flag in enumerate((8, 0x10, 0x20)):
@@ -296,7 +257,7 @@ class _Track:
             time = self._end
             for tfdt in traf.all("tfdt"):
                 (time,) = struct.unpack_from(">Q" if tfdt.version == 1 else ">I", tfdt.data, 4)
-            _check(time < 1 << 62)
+            check(time < 1 << 62)
             end = base
             for trun in traf.all("trun"):
                 end = self._add_run(trun, base, end, time, defaults)
@@ -323,7 +284,7 @@ class _Track:
             return np.full(count, defaults[number] if number < 3 else 0)
 
         deltas, sizes, sample_flags = column(0), column(1), column(2)
-        _check((deltas < 1 << 31).all())
+        check((deltas < 1 << 31).all())
         if first_flags is not None:
             sample_flags[0] = first_flags
         dts = time + np.cumsum(deltas) - deltas
@@ -335,10 +296,10 @@ class _Track:
 
     def packets(self) -> Packets:
         """Return all packets that were added, at the times that the edit list gives them."""
-        _check(len(self._parts))
+        check(len(self._parts))
         starts, sizes, dts, pts, keys = (np.concatenate(part) for part in zip(*self._parts, strict=True))
-        _check(starts.min() >= 0 and (sizes >= 0).all() and (starts <= self._size - sizes).all())
-        _check(sizes.sum() <= OVERLAP * self._size)
+        check(starts.min() >= 0 and (sizes >= 0).all() and (starts <= self._size - sizes).all())
+        check(sizes.sum() <= OVERLAP * self._size)
         shown, shift = self._edited(pts)
         full = sizes > 0
         return Packets(
@@ -370,7 +331,7 @@ class _Track:
                 empty += duration
                 continue
             # Of one edit it is known what players do.
-            _check(media is None and time >= 0 and rate == 1 << 16 and len(edits) <= 2)
+            check(media is None and time >= 0 and rate == 1 << 16 and len(edits) <= 2)
             media = time
             shown &= pts >= time
             if duration:
@@ -385,7 +346,7 @@ def _expanded(box: _Box, dtype: str, count: int) -> I64:
     """Return the values of a table of (count, value), one for each packet."""
     rows = box.table(f">u4,{dtype}")
     counts = rows["f0"].astype(np.int64)
-    _check(counts.sum() == count)
+    check(counts.sum() == count)
     return np.repeat(rows["f1"].astype(np.int64), counts)
 
 
@@ -412,15 +373,15 @@ def _mpeg4_config(data: memoryview) -> bytes:
                 break
         if tag == 3:
             flags = data[position + 2]
-            _check(not flags & 0xE0)
+            check(not flags & 0xE0)
             position += 3
         elif tag == 4:
-            _check(data[position] == MPEG4_OBJECT)
+            check(data[position] == MPEG4_OBJECT)
             position += 13
         elif tag == 5:
             config = bytes(data[position : position + length])
             position += length
         else:
             position += length
-    _check(config is not None)
+    check(config is not None)
     return config or b""
