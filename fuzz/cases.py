@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import pickle
 import shutil
+import tarfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -232,9 +234,42 @@ def _tfds(folder: Path) -> Path:
     return folder / "tfds"
 
 
+def _sounds(folder: Path) -> bytes:
+    (folder / "wavs").mkdir()
+    data = (GOLDEN / "audio" / "ulaw.wav").read_bytes()
+    (folder / "wavs/a.wav").write_bytes(data)
+    return data
+
+
+def _nemo(folder: Path) -> Path:
+    data = _sounds(folder)
+    with tarfile.open(folder / "audio_0.tar", "w") as out:
+        for name in ("wavs_a.wav", "b.wav"):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    rows = [
+        {"audio_filepath": name, "duration": 0.1, "offset": 0.05, "text": "größe", "shard_id": 0}
+        for name in ("wavs_a.wav", "wavs_a-sub1.wav", "b.wav")
+    ]
+    (folder / "train.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "train.json"
+
+
+def _kaldi(folder: Path) -> Path:
+    _sounds(folder)
+    (folder / "wav.scp").write_text("a wavs/a.wav\nb wavs/a.wav\n")
+    (folder / "segments").write_text("x a 0.01 0.1\ny b 0 -1\n")
+    (folder / "text").write_text("x some words\ny größe\n")
+    (folder / "utt2spk").write_text("x one\ny two\n")
+    return folder
+
+
 # Formats that are only read, and of which there is no golden file.
 MAKERS: dict[str, Callable[[Path], Path]] = {
+    "kaldi": _kaldi,
     "lst": _list,
+    "nemo": _nemo,
     "published": _published,
     "repository": _repository,
     "tfds": _tfds,

@@ -231,9 +231,24 @@ def quantised(folder: Path) -> Path:
     return write_gguf(folder / "data.gguf", infos, b"".join(bulk(n, bp.Bytes()) for n in range(COUNT)))
 
 
+def speech(folder: Path, manifest: str) -> Path:
+    """Files that pass for sounds, and a manifest of NeMo or Kaldi."""
+    for number in range(COUNT):
+        (folder / f"{number}.wav").write_bytes(bulk(number, bp.Image()))
+    if manifest == "wav.scp":
+        for name, end in ((manifest, ".wav"), ("text", " words")):
+            (folder / name).write_text("".join(f"{number} {number}{end}\n" for number in range(COUNT)))
+        return folder
+    rows = [{"audio_filepath": f"{number}.wav", "duration": 1.0, "number": number} for number in range(COUNT)]
+    (folder / manifest).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / manifest
+
+
 # Formats that are only read.
 OTHERS = {
     "gguf": quantised,
+    "kaldi": functools.partial(speech, manifest="wav.scp"),
+    "nemo": functools.partial(speech, manifest="data.json"),
     "tfds": tensorflow_dataset,
     "video": filmed,
     "repository": repository,
@@ -543,6 +558,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
         wanted = {
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
             "published": "label == 1", "video": "time > 1", "datatrove": "",
+            "kaldi": "id == '37'",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
         wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted

@@ -89,10 +89,26 @@ def published(folder: Path) -> str:
     return "cifar"
 
 
+def speech(folder: Path, manifest: str) -> str:
+    """Sounds and their manifest, of NeMo or Kaldi."""
+    os.makedirs(folder / "speech")
+    for number in range(ROWS):
+        (folder / f"speech/{number}.wav").write_bytes(sound(number + 1))
+    nemo = manifest.endswith(".json")
+    lines = [
+        json.dumps({"audio_filepath": f"{n}.wav", "duration": 1.0}) if nemo else f"{n} {n}.wav"
+        for n in range(ROWS)
+    ]
+    (folder / "speech" / manifest).write_text("\n".join([*lines, ""]))
+    return f"speech/{manifest}" if nemo else "speech"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "gguf": copied(GOLDEN / "gguf/quantised.gguf"),
+    "kaldi": lambda folder: speech(folder, "wav.scp"),
     "lst": list_file,
+    "nemo": lambda folder: speech(folder, "train.json"),
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "published": published,
     "repository": repository,

@@ -20,8 +20,8 @@ _NUMBERED = re.compile(r"(.*-)((?<=part-)\d{1,18}|\d{5,18})((?:\.[^/]*)?)", re.D
 
 
 def braces(path: str) -> Iterator[str]:
-    """Expand ``{a,b}`` and ``{000..123}`` to paths."""
-    match = re.search(r"\{([^{}]*)\}", path)
+    """Expand ``{a,b}`` and ``{000..123}`` to paths; ``_OP_`` and ``_CL_`` are braces, as NeMo writes them."""
+    match = re.search(r"(?:\{|_OP_)((?:(?!_OP_|_CL_)[^{}])*)(?:\}|_CL_)", path)
     if match is None:
         yield path
         return

@@ -217,8 +217,10 @@ def encode(samples: Any, rate: int, encoding: str = "flac", subtype: str | None 
 def cut(data: Any, first: float, seconds: float | None = None) -> bytes:
     """Return a part of a sound as a WAV file, from a second on; 16 bits where the sound has as many."""
     head = header(data)
-    start = min(round(first * head.rate), head.frames)
-    count = head.frames - start if seconds is None else min(round(seconds * head.rate), head.frames - start)
+    # A product beyond the largest real cannot be rounded.
+    start = round(min(first * head.rate, head.frames))
+    remaining = head.frames - start
+    count = remaining if seconds is None else round(min(seconds * head.rate, remaining))
     dtype, subtype = ("int16", "PCM_16") if head.subtype == "PCM_16" else ("float32", "FLOAT")
     return wav.write(decode(data, start, count, dtype=dtype), head.rate, subtype)
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from ...codecs.media import audio
 from ...data.reader import Reader, ReaderWrapper
 from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, located
 from ...schema import Audio, Bytes, Float, Image, Int, Schema, Text, Video
-from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
+from ...schema.columns import I64, AnyArray, Column, Columns, Masked, Ragged, starts_of
 from ...storage import absolute, is_below, is_remote, like, parent, tree
 from ...storage.spans import Spans, concat_spans
 from .folders.files import open_files, placed
+from .members import Members, views
 from .records import GivenSchema, given_schema
 
 # Files that are looked at to tell what they are, and bytes of each.
@@ -112,8 +113,8 @@ class Manifest:
 
     def _below(self, rows: I64) -> tuple[list[str], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         """The paths below the root, and which rows have one."""
-        names, valid = [], np.zeros(len(rows), dtype=np.bool_)
-        cells: Sequence[object] = [self.names[row] for row in rows.tolist()]
+        names, valid, stored = [], np.zeros(len(rows), dtype=np.bool_), self.names
+        cells: Sequence[object] = [stored[row] for row in rows.tolist()]
         for number, cell in enumerate(cells):
             if cell is None:
                 continue
@@ -147,6 +148,14 @@ class Manifest:
             self._files.close()
 
 
+def _reals(column: Column) -> AnyArray:
+    """Return numbers, and NaN for what is missing."""
+    values = np.array(column, dtype=np.float64)
+    if isinstance(column, Masked):
+        values[~column.mask] = np.nan
+    return values
+
+
 # Columns that name a part of a file: bytes, and seconds of a sound.
 BYTE_RANGE, SECONDS = ("start", "size"), ("start", "duration")
 
@@ -157,7 +166,7 @@ class MediaReader(ReaderWrapper):
     ``media``: the columns and what their files are. ``outside``: whether paths may lead out of the folder.
     ``folder``: what paths are relative to (default: that of the table). ``window``: the two columns that say
     which part of a file a sample is (default: start and size in bytes, or for sounds start and duration in
-    seconds, where the table has such columns).
+    seconds, where the table has such columns). ``members``: the columns whose files lie in archives.
     """
 
     own_spans = False
@@ -170,10 +179,11 @@ class MediaReader(ReaderWrapper):
         outside: bool = False,
         folder: str | None = None,
         window: tuple[str, str] | None = None,
+        members: Mapping[str, Members] | None = None,
     ) -> None:
         super().__init__(base)
         fields = dict(given_schema(media))
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests: dict[str, Manifest | Members] = dict(members or {})
         if folder is None and tree.is_folder(base.path):
             folder = base.path
         for name in base._names(fields):
@@ -183,16 +193,20 @@ class MediaReader(ReaderWrapper):
                 )
             if not isinstance(base.schema[name], Text):
                 raise SchemaError("a column of paths is text", path=base.path, field=name)
-            self._manifests[name] = Manifest(
-                base.path, name, functools.partial(self._names_in, name), outside=outside, folder=folder
-            )
+            if name not in self._manifests:
+                names = functools.partial(self._names_in, name)
+                self._manifests[name] = Manifest(base.path, name, names, outside=outside, folder=folder)
         self._window = window or self._columns_of(list(fields.values()))
         self._in_seconds = self._window is not None and self._window != BYTE_RANGE
         for name, field in fields.items():
             if self._in_seconds:
                 field = Audio("wav")
-            elif field == Image() and self._window is None:
-                field = self._manifests[name].infer_image() or field
+            elif (
+                field == Image()
+                and self._window is None
+                and isinstance(manifest := self._manifests[name], Manifest)
+            ):
+                field = manifest.infer_image() or field
             optional = field.optional or base.schema[name].optional
             fields[name] = dataclasses.replace(field, optional=optional)
         self.schema = Schema({name: fields.get(name, field) for name, field in base.schema.items()})
@@ -214,7 +228,7 @@ class MediaReader(ReaderWrapper):
         """Return where the parts of files begin and how long they are; NaN where a sample does not say."""
         assert self._window is not None
         columns = self.base.read(rows, self._window)
-        first, size = (np.asarray(columns[name], dtype=np.float64) for name in self._window)
+        first, size = (_reals(columns[name]) for name in self._window)
         return first, size
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
@@ -229,12 +243,7 @@ class MediaReader(ReaderWrapper):
         if self._window is None:
             return manifest.read(rows)
         spans = manifest.spans(rows)
-        if spans is None:
-            contents: Sequence[object] = list(manifest.read(rows))
-        else:
-            sizes = spans.size.tolist()
-            sources = [spans.sources[number] for number in spans.file.tolist()]
-            contents = [source.view(0, size) for source, size in zip(sources, sizes, strict=True)]
+        contents: Iterable[object] = manifest.read(rows) if spans is None else views(spans)
         cells: list[object] = []
         for row, content, first, size in zip(rows.tolist(), contents, *self._parts(rows), strict=True):
             if content is None:
@@ -272,6 +281,7 @@ class MediaReader(ReaderWrapper):
                 f"bytes {first[row]:.0f} to {first[row] + size[row]:.0f} do not lie in {spans.size[row]}"
             )
             raise DamagedError(message, path=self.path, sample=int(indices[row]), field=field)
+        first = first + spans.start
         return Spans(spans.sources, first.astype(np.int64), size.astype(np.int64), spans.file)
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:

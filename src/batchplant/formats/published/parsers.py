@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import _native
 from ...codecs.infer import infer_image
 from ...data.keys import FormatKeys
 from ...data.reader import Reader
@@ -25,6 +24,7 @@ from ...storage.compressed import UnpackedSource, collect, inflate, unpack
 from ...storage.spans import Spans
 from ..base.folders.annotated import CLIPS, GROUND_TRUTH
 from ..base.manifest import MediaReader
+from ..base.members import tar_members
 from ..base.memory import MemoryReader
 from ..base.unpickle import CONTAINERS, Maker, Record, Unpickler
 from .layouts import Layout
@@ -33,8 +33,6 @@ IMAGE = "image"
 DEVKIT = "ILSVRC2012_devkit_t12"
 # Classes of the challenge; synsets above them have larger numbers.
 ILSVRC_CLASSES = 1000
-# A piece of an archive, larger than the largest header.
-SCANNED_BYTES = 32 << 20
 # Arrays of an index.
 NUMBERS = ("starts", "sizes", "labels")
 PROBED_IMAGES, HEAD_BYTES = 48, 1 << 16
@@ -364,13 +362,13 @@ def _image_of(loaded: index.Index) -> Image:
 
 def _scan_images(source: Source, report: index.Report, *, nested: bool) -> tuple[index.Arrays, index.Facts]:
     """Locate the images of an archive, or of the archives in it, whose names are then the classes."""
-    members = sorted(_members(source, 0, source.size))
+    members = _images(source, 0, source.size)
     rows = [(*image, 0) for image in members]
     classes = [key for key, _, _ in members] if nested else []
     if nested:
         rows = []
         for label, (_, start, size) in enumerate(members):
-            rows += [(*image, label) for image in sorted(_members(source, start, size))]
+            rows += [(*image, label) for image in _images(source, start, size)]
             report(start + size)
     keys, *numbers = zip(*rows, strict=True) if rows else ((), (), (), ())
     chosen = rows[:: max(1, len(rows) // PROBED_IMAGES)]
@@ -383,20 +381,8 @@ def _scan_images(source: Source, report: index.Report, *, nested: bool) -> tuple
     return arrays, {"image": (image or Image()).to_json()}
 
 
-def _members(source: Source, start: int, size: int) -> list[tuple[bytes, int, int]]:
-    """Return the key, the offset and the size of every member of an archive that lies in a file."""
-    scanner = _native.TarScanner()
-    failure = None
-    while scanner.next < size and failure is None:
-        offset = scanner.next
-        failure = scanner.scan(source.view(start + offset, min(SCANNED_BYTES, size - offset)), size)
-    result: dict[str, Any] = {"failure": failure} if failure is not None else scanner.finish()
-    if result["failure"] is not None:
-        message, offset = result["failure"]
-        raise DamagedError(message, offset=start + offset)
-    text, ends = result["keys"].tobytes(), result["key_offsets"].tolist()
-    keys = [text[ends[row] : ends[row + 1]] for row in result["rows"].tolist()]
-    return list(zip(keys, (result["starts"] + start).tolist(), result["sizes"].tolist(), strict=True))
+def _images(source: Source, start: int, size: int) -> list[tuple[bytes, int, int]]:
+    return sorted((key, first, length) for key, _, first, length in tar_members(source, start, size))
 
 
 def flat(request: Request) -> Reader:

@@ -13,7 +13,9 @@ from ....storage import join, open_source, tree
 from ....storage.zips import ZipMembers
 from ..format import Probe
 
-COCO, YOLO, VOC, PUBLISHED = "coco", "yolo", "voc", "published"
+COCO, YOLO, VOC, PUBLISHED, KALDI = "coco", "yolo", "voc", "published", "kaldi"
+# Of Kaldi: the list of recordings.
+RECORDINGS = "wav.scp"
 # Of ILSVRC beside its validation images; of Common Voice, whose sounds are in a folder beside tables.
 GROUND_TRUTH, CLIPS = "ILSVRC2012_validation_ground_truth.txt", "clips/"
 # Names looked at in a folder, and bytes of a file.
@@ -45,6 +47,8 @@ def annotated(probe: Probe) -> str | None:
     names = set(probe.names)
     if GROUND_TRUTH in names or (CLIPS in names and any(name.endswith(".tsv") for name in names)):
         return PUBLISHED
+    if RECORDINGS in names:
+        return KALDI
     with contextlib.suppress(BatchplantError, OSError):
         if _is_voc(probe.path, names):
             return VOC
