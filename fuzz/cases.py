@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import shutil
+import sqlite3
 import tarfile
 import uuid
 from collections.abc import Callable
@@ -265,6 +266,20 @@ def _kaldi(folder: Path) -> Path:
     return folder
 
 
+def _sqlite(folder: Path) -> Path:
+    with bp.create(folder / "images", {"image": bp.Image()}, format="imagefolder") as out:
+        out.append({"image": sample(0)["image"]})
+    image = next((folder / "images").glob("*.png")).read_bytes()
+    shutil.rmtree(folder / "images")
+    with contextlib.closing(sqlite3.connect(folder / "seed.sqlite")) as out:
+        out.execute("PRAGMA page_size = 512")
+        out.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, image BLOB, text TEXT, x)")
+        rows = [(7 * n, image, "größe" * n, n / 2) for n in range(40)]
+        out.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
+        out.commit()
+    return folder / "seed.sqlite"
+
+
 # Formats that are only read, and of which there is no golden file.
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "kaldi": _kaldi,
@@ -272,6 +287,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "nemo": _nemo,
     "published": _published,
     "repository": _repository,
+    "sqlite": _sqlite,
     "tfds": _tfds,
 }
 

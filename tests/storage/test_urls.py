@@ -6,10 +6,12 @@ the server is, only the option ``endpoint`` says: a reader that loses the option
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -103,6 +105,16 @@ def speech(folder: Path, manifest: str) -> str:
     return f"speech/{manifest}" if nemo else "speech"
 
 
+def database(folder: Path) -> str:
+    """A table whose header says that there may be a log of changes beside it."""
+    with contextlib.closing(sqlite3.connect(folder / "data.db")) as out:
+        out.execute("PRAGMA journal_mode = WAL")
+        out.execute("CREATE TABLE t (n INT, text TEXT, photo BLOB)")
+        out.executemany("INSERT INTO t VALUES (?, ?, ?)", [(n, f"größe {n}", jpeg()) for n in range(ROWS)])
+        out.commit()
+    return "data.db"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "gguf": copied(GOLDEN / "gguf/quantised.gguf"),
@@ -112,6 +124,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "published": published,
     "repository": repository,
+    "sqlite": database,
     "savedmodel": copied(GOLDEN / "models/saved_model"),
     "tfds": tensorflow_dataset,
     "tiff": copied(GOLDEN / "tiff/stack.tif"),
