@@ -490,6 +490,16 @@ def test_as_a_data_loader(raw):
     assert isinstance(batches[0]["image"], torch.Tensor)
 
 
+def test_worker_processes_make_no_batches_of_a_recorded_run(raw, tmp_path):
+    loader = Loader(raw, 6, record=tmp_path / "run.bprun")
+    with pytest.raises(OptionError, match="use num_workers=0"):
+        loader.as_data_loader(num_workers=1)
+    assert len(list(loader.as_data_loader())) == loader.steps == 4
+    dataset = pickle.loads(pickle.dumps(loader.as_iterable_dataset()))
+    with pytest.raises(OptionError, match="use num_workers=0"):
+        dataset.check_workers(2)
+
+
 class _Accelerated:
     """What Accelerate has that we look at."""
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import shutil
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import repository
 from batchplant import cli
 from batchplant.tools import baseline
 from loaders import write, write_jpeg
+from processes import run
 
 
 def dataset(path: Path, count: int = 60, classes: tuple[str, ...] = ("cat", "dog"), high: float = 9.0) -> str:
@@ -121,11 +126,53 @@ def test_another_file_is_no_baseline(content, tmp_path, capsys):
     assert baseline.read_bytes() == content
 
 
-def test_the_action_and_the_hook_call_the_command():
-    action = (repository.ROOT / ".github/actions/check-dataset/action.yml").read_text()
-    hook = (repository.ROOT / ".pre-commit-hooks.yaml").read_text()
-    assert "batchplant check $DATASET --baseline" in action
-    assert "entry: batchplant check" in hook
-    # Inputs reach the shell as variables, never as text of the script.
-    script = action.partition("runs:")[2]
-    assert all("${{" not in line or line.strip().split(":")[0].isupper() for line in script.splitlines())
+def in_folder(folder: Path, command: list[str], **environment: str) -> int:
+    """The exit code of a command in a folder, with the commands of this environment."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    return run(command, cwd=folder, env={**os.environ, "PATH": path, **environment}).returncode
+
+
+def test_the_action_fails_where_the_dataset_drifts(tmp_path):
+    """Its steps run as a runner does it: inputs reach the shell as variables, never as text of the script."""
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load((repository.ROOT / ".github/actions/check-dataset/action.yml").read_text())
+    install, check = action["runs"]["steps"]
+    assert action["runs"]["using"] == "composite"
+    assert install["run"].startswith("python -m pip install")
+    assert "${{" not in install["run"] + check["run"]
+    train, val = tmp_path / "my data" / "d.csv", tmp_path / "val.csv"
+    train.parent.mkdir()
+    rows = [f"{n / 7},{n}" for n in range(120)]
+    train.write_text("\n".join(["x,y", *rows[:60]]))
+    val.write_text("\n".join(["x,y", *rows[60:]]))
+    inputs = {name: value.get("default", "") for name, value in action["inputs"].items()}
+    inputs |= {"dataset": "train=my*/d.csv val=val.csv", "arguments": "--max-count 0.5 --max-missing 1"}
+
+    def step() -> int:
+        environment = {
+            name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: inputs[match[1]], text)
+            for name, text in check["env"].items()
+        }
+        summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+        # As the shell `bash` of a workflow is called.
+        bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", check["run"]]
+        return in_folder(tmp_path, bash, **environment, **summary)
+
+    assert step() == 0
+    assert (tmp_path / "dataset-baseline.json").exists()
+    val.write_text("\n".join(["x,y", *rows[100:]]))
+    assert step() == 1
+    report = json.loads((tmp_path / "batchplant-check.sarif").read_text())
+    assert "count" in {result["ruleId"] for result in report["runs"][0]["results"]}
+    assert ElementTree.parse(tmp_path / "batchplant-check.xml").getroot().get("failures") != "0"
+    assert "| count | val |" in (tmp_path / "summary.md").read_text()
+
+
+def test_the_hook_fails_where_the_dataset_drifts(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    (hook,) = yaml.safe_load((repository.ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert (hook["language"], hook["pass_filenames"]) == ("system", False)
+    command = [*shlex.split(hook["entry"]), "d.csv", "--baseline", "base.json"]
+    for count, code in ((60, 0), (20, 1)):
+        dataset(tmp_path / "d.csv", count)
+        assert in_folder(tmp_path, command) == code

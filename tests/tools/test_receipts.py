@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 import batchplant as bp
 from batchplant import cli
 from batchplant.codecs.media import image
-from batchplant.errors import DataError
+from batchplant.errors import DataError, OptionError
 from batchplant.tools.seen import Run, receipts
-from loaders import numbers, smooth, write_jpeg
+from loaders import numbers, smooth, write, write_jpeg
+from processes import run
 
 
 def tree(leaves: list[bytes]) -> bytes:
@@ -84,14 +86,16 @@ def test_a_receipt_verifies_elsewhere_and_nothing_else_does(tmp_path, photos, ca
     moved = tmp_path / "elsewhere" / "photos"
     shutil.copytree(photos, moved)
     shutil.rmtree(photos)
-    assert cli.main(["receipt", "verify", out, "--data", str(moved)]) == 0
+    # Another process, as on another machine.
+    command = [sys.executable, "-m", "batchplant", "receipt", "verify", out, "--data", str(moved)]
+    assert run(command, cwd=tmp_path).returncode == 0
     for change in ("seed", "steps", "root", "consumed"):
         changed = json.loads(Path(out).read_text())
         if change == "seed":
             other = tmp_path / "other.bprun"
             train(moved, other, 4, seed=4)
-            with Run(other) as run:
-                changed["head"]["process"] = receipts.make(run)["head"]["process"]
+            with Run(other) as other_run:
+                changed["head"]["process"] = receipts.make(other_run)["head"]["process"]
         elif change == "root":
             changed["root"] = "00" * 32
         else:
@@ -152,6 +156,56 @@ def test_counts_are_those_of_the_loop(tmp_path):
         assert receipt["head"]["consumed"] == seen.total()
         assert receipt["head"]["distinct"] == len(np.unique(rows))
         receipts.verify(json.loads(json.dumps(receipt)))
+
+
+def test_every_file_of_every_part_is_covered(tmp_path):
+    def files(folder: Path, photos: int = 6, rows: int = 8, y: int = 0) -> dict[str, Any]:
+        folder.mkdir()
+        numbers(folder / "x.npz", rows)
+        write(folder / "y.npz", {"y": bp.Int()}, ({"y": n + y} for n in range(rows)))
+        lines = ["image,y"]
+        for number in range(photos):
+            (folder / f"{number}.jpg").write_bytes(_jpeg(number))
+            lines.append(f"{number}.jpg,{number + y}")
+        (folder / "list.csv").write_text("\n".join(lines))
+        x, pair = folder / "x.npz", [folder / "x.npz", folder / "y.npz"]
+        return {
+            "join": bp.join(pair),
+            "part": bp.join(pair).subset([6, 2, 2]),
+            "windows": bp.Windows(bp.concat([x, x]), 3, across=True),
+            "list": bp.open(folder / "list.csv", media={"image": bp.Image()}),
+        }
+
+    sources = files(tmp_path / "a")
+    moved = files(tmp_path / "b")
+    others = [files(tmp_path / "c", rows=7), files(tmp_path / "d", y=1), files(tmp_path / "e", photos=5)]
+    (tmp_path / "f").mkdir()
+    flipped = files(tmp_path / "f" / "f")
+    data = (tmp_path / "f" / "f" / "4.jpg").read_bytes()
+    (tmp_path / "f" / "f" / "4.jpg").write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    for name, differing in (
+        ("join", [others[0], others[1]]), ("part", [others[0], others[1]]), ("windows", [others[0]]),
+        ("list", [others[1], others[2], flipped]),
+    ):  # fmt: skip
+        record = tmp_path / f"{name}.bprun"
+        seen = train(sources[name], record, 2)
+        with Run(record) as recorded:
+            receipt = json.loads(json.dumps(receipts.make(recorded)))
+        assert receipt["head"]["consumed"] == seen.total()
+        receipts.verify(receipt, source=moved[name])
+        for other in differing:
+            with pytest.raises(DataError):
+                receipts.verify(receipt, source=other[name])
+    # Rows are those of the files: sample 0 of the part is row 6, and 1 and 2 are row 2.
+    train(sources["part"], tmp_path / "rows.bprun", 1)
+    with Run(tmp_path / "rows.bprun") as recorded:
+        rows = [sample.file_row for sample in recorded.samples(0)]
+        consumed = receipts.make(recorded)["head"]
+    assert sorted(rows) == [2, 2, 6]
+    assert (consumed["consumed"], consumed["distinct"], consumed["dataset"]["files"]) == (3, 4, 2)
+    train({"x": np.arange(8)}, tmp_path / "memory.bprun", 1)
+    with Run(tmp_path / "memory.bprun") as recorded, pytest.raises(OptionError, match="in memory"):
+        receipts.make(recorded)
 
 
 def test_a_checkpoint_says_until_when(tmp_path):

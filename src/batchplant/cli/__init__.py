@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -111,6 +112,7 @@ def _main(argv: Sequence[str] | None) -> int:
     with contextlib.suppress(ValueError):
         before = signal.signal(signal.SIGTERM, _stop)
     hook, sys.unraisablehook = sys.unraisablehook, _again
+    format_warning, warnings.formatwarning = warnings.formatwarning, _warning
     try:
         return int(args.run(args))
     except BrokenPipeError:
@@ -127,7 +129,7 @@ def _main(argv: Sequence[str] | None) -> int:
         _say(message)
         return 1 if isinstance(error, DataError) else 2
     finally:
-        sys.unraisablehook = hook
+        sys.unraisablehook, warnings.formatwarning = hook, format_warning
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 
@@ -147,6 +149,13 @@ def _message(error: Exception) -> str:
 
 def _say(message: str) -> None:
     print(f"batchplant: {printable(message)}", file=sys.stderr)
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return a warning without the line of code that it comes from, which says nothing to a user."""
+    return f"batchplant: warning: {printable(str(message))}\n"
 
 
 def _drop_output() -> None:

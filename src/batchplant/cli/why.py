@@ -204,8 +204,8 @@ def _open(args: argparse.Namespace, record: Run, seen: list[SeenSample]) -> None
     from ..tools.viewer.serve import Server, open_browser
     from ..tools.viewer.session import Session
 
-    data = record.augmented(seen[: args.n])
-    session = Session(open_reader(data), title=f"{args.record}: as augmented")
+    data, images = record.augmented(seen[: args.n])
+    session = Session(open_reader(data, schema=images), title=f"{args.record}: as augmented")
     server = Server(session)
     say(server.url)
     open_browser(server.url)

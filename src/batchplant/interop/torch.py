@@ -233,6 +233,8 @@ class _Batches(torch.utils.data.IterableDataset):
         # Of the process group, for worker processes, which have none: arguments of the loader, and the rank.
         self._ranks: tuple[dict[str, Any], int] | None = None
         self._worker_loader: Loader | None = None
+        # Whether the loader recorded its run when this was pickled.
+        self._recorded = False
 
     def __getstate__(self) -> dict[str, object]:
         self._refuse_to_be_split()
@@ -243,6 +245,7 @@ class _Batches(torch.utils.data.IterableDataset):
             "_epochs_begun": self._epochs_begun,
             "_ranks": None if group is None else (self.loader.ranks(), group[0]),
             "_worker_loader": None,
+            "_recorded": self.loader._recorder is not None,
         }
 
     def __iter__(self) -> Iterator[Any]:
@@ -253,7 +256,16 @@ class _Batches(torch.utils.data.IterableDataset):
     def __len__(self) -> int:
         return len(self.loader)
 
+    def check_workers(self, workers: int) -> None:
+        """Raise OptionError if worker processes would make batches of a run that this process records."""
+        if workers and (self._recorded or self.loader._recorder is not None):
+            raise OptionError(
+                "the record of a run lacks what worker processes make: use num_workers=0 (the threads of the "
+                "Loader, workers=, make batches in the background), or leave out record="
+            )
+
     def _in_worker(self, number: int, workers: int) -> Iterator[Any]:
+        self.check_workers(workers)
         ranks, process = self._ranks or (
             self.loader.ranks(),
             (process_group_rank() or (self.loader.rank, 0))[0],
@@ -297,7 +309,9 @@ class _BatchLoader(torch.utils.data.DataLoader):
 
 def as_data_loader(loader: Loader, **options: Any) -> Any:
     """Return the batches as a DataLoader; ``options`` are those of DataLoader, such as ``num_workers``."""
-    return _BatchLoader(_Batches(loader), batch_size=None, **options)
+    batches = _Batches(loader)
+    batches.check_workers(options.get("num_workers", 0))
+    return _BatchLoader(batches, batch_size=None, **options)
 
 
 class Samples(torch.utils.data.Dataset):

@@ -22,8 +22,9 @@ import numpy as np
 
 from .._version import __version__
 from ..data.concat import Concat
+from ..data.join import Join
 from ..data.mix import Mix
-from ..data.reader import Reader, ReaderWrapper
+from ..data.reader import Reader
 from ..errors import AccessError, BusyError, OptionError, Problem, exceptions_as
 from ..storage import is_remote, platform
 from .node.recipe import RecipeEncoder
@@ -196,12 +197,11 @@ def encoded(value: Any) -> str | None:
 
 def leaves(reader: Reader) -> Iterator[Reader]:
     """Yield the readers of files that a reader is composed of."""
-    if isinstance(reader, Concat):
-        for part in reader.readers:
-            yield from leaves(part)
-    elif isinstance(reader, Mix | ReaderWrapper):
-        yield from leaves(reader.base)
-    else:
+    base = getattr(reader, "base", None)
+    parts = reader.readers if isinstance(reader, Concat) else reader.parts if isinstance(reader, Join) else ()
+    for part in [base] if isinstance(base, Reader) else parts:
+        yield from leaves(part)
+    if not parts and not isinstance(base, Reader):
         yield reader
 
 

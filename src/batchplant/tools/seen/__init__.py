@@ -1,7 +1,6 @@
-"""Runs that were recorded, taken apart step by step; see ``batchplant why``."""
+"""Runs that were recorded, taken apart step by step; see ``batchplant why``. Receipts: ``seen.receipts``."""
 
-from . import receipts
 from .record import Stretch
 from .run import Run, SeenSample, Spike, Spikes
 
-__all__ = ["Run", "SeenSample", "Spike", "Spikes", "Stretch", "receipts"]
+__all__ = ["Run", "SeenSample", "Spike", "Spikes", "Stretch"]

@@ -1,9 +1,10 @@
 """Receipts: a Merkle tree over the samples that a run consumed, which anybody who has the dataset can verify.
 
 A leaf is the SHA-256 of the file that a sample lies in, the number of the sample there, and how often it was
-consumed. Leaves are sorted by these bytes, so two neighbours prove that nothing is between them. Hashes are
-those of RFC 6962: H(0 | leaf), H(1 | left | right). The root is H(2 | H(head) | root of the tree).
-The head has the dataset, the options of the run and its stretches, as canonical JSON.
+consumed; a joined sample has a leaf for each of its files. Leaves are sorted by these bytes, so two
+neighbours prove that nothing is between them. Hashes are those of RFC 6962: H(0 | leaf), H(1 | left | right).
+The root is H(2 | H(head) | root of the tree). The head has the dataset, the options of the run and its
+stretches, as canonical JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -19,20 +21,27 @@ from typing import Any
 import numpy as np
 
 from ..._version import __version__
+from ...codecs.cells import cell_bytes
 from ...data.mix import Mix
 from ...data.reader import Reader
-from ...errors import DataError, NotFoundError, OptionError, exceptions_as
-from ...loading.recording import leaves
+from ...errors import DataError, OptionError, exceptions_as
 from ...order.skips import SkippedShard
 from ...schema.columns import I64, Ragged
 from ...storage import NOTE_ERRORS, is_remote, open_source, parse_object, read_whole
 from .record import Stretch
-from .run import Run
+from .run import Run, places
 
 VERSION = 1
 # Entries of a process that a head has.
 PROVED = ("version", "options", "not recorded")
-READ_BYTES = 4 << 20
+# Entries of a dataset that a head has, and what it means if they differ.
+DATASET = {
+    "samples": "it has more or fewer samples",
+    "files": "it has more or fewer files",
+    "sha256": "a file has another name or content",
+    "values": "values beside its files are others",
+}
+READ_BYTES, CHUNK_ROWS = 4 << 20, 1 << 12
 EMPTY_TREE = hashlib.sha256().digest()
 
 
@@ -93,9 +102,9 @@ def verify(receipt: Mapping[str, Any], *, source: object = None) -> None:
             raise DataError(f"the receipt is of version {receipt['receipt']}, and this reads {VERSION}")
         run = _run_of(receipt, source)
         mine = _Consumed(run, receipt["head"]["steps"], receipt["head"]["failed"]).receipt()
-        for name in ("samples", "files"):
+        for name, text in DATASET.items():
             if mine["head"]["dataset"][name] != receipt["head"]["dataset"][name]:
-                raise DataError(f"the dataset is another one: its {name} differ", path=run.reader.path)
+                raise DataError(f"the dataset is another one: {text}", path=run.reader.path)
         if mine["root"] != receipt["root"] or _canonical(mine["head"]) != _canonical(receipt["head"]):
             raise DataError(
                 "the root differs: what was consumed is not what the receipt says", path=run.reader.path
@@ -125,7 +134,10 @@ def _run_of(receipt: Mapping[str, Any], source: object) -> Run:
 
 
 class _Consumed:
-    """The samples that a run consumed before a step; ``failed``: those that could not be read."""
+    """The samples that a run consumed before a step; ``failed``: those that could not be read.
+
+    Raises: OptionError for a dataset in memory.
+    """
 
     def __init__(self, run: Run, steps: int, failed: list[int]) -> None:
         if not 0 <= steps <= run.steps:
@@ -143,31 +155,51 @@ class _Consumed:
         )
         self.files: list[tuple[str, str]] = []
         self._digests: dict[str, bytes] = {}
-        self.leaves = sorted(self._leaves())
+        # Whether some samples lie in files of their own.
+        self._beside = False
+        self.leaves = list(_merged(self._leaves()))
         self.levels = tree_of(self.leaves)
+        self.values = self._values()
 
     def _leaves(self) -> Iterator[bytes]:
-        first = 0
-        for leaf in leaves(self.base):
-            counts = self.counts[first : first + len(leaf)]
-            whole = None if os.path.isdir(leaf.path) else self.digest(leaf.path, os.path.basename(leaf.path))
-            for row in np.flatnonzero(counts).tolist():
-                digest = whole if whole is not None else self._of_sample(leaf, row)
-                yield digest + row.to_bytes(8, "big") + int(counts[row]).to_bytes(8, "big")
-            if whole is None:
-                # Samples that were not consumed are part of the dataset, too.
-                for row in np.flatnonzero(counts == 0).tolist():
-                    self._of_sample(leaf, row)
-            first += len(leaf)
+        """Yield a leaf for each place of each consumed sample; files of other samples are digested, too."""
+        for leaf, rows, samples in places(self.base, np.arange(len(self.base))):
+            counts = self.counts[samples]
+            if leaf.format == "memory":
+                raise OptionError("a receipt is of files, and this dataset is in memory", path=leaf.path)
+            in_files = _in_files(leaf)
+            self._beside |= in_files
+            whole = b"" if in_files else self.digest(leaf.path)
+            for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+                digest = whole or self.digest(file_of(leaf, row), leaf.path)
+                if count:
+                    yield digest + row.to_bytes(8, "big") + count.to_bytes(8, "big")
 
-    def _of_sample(self, leaf: Reader, row: int) -> bytes:
-        path = file_of(leaf, row)
-        return self.digest(path, os.path.relpath(path, leaf.path))
+    def _values(self) -> str:
+        """Return the SHA-256 of values that lie beside the files of samples, such as the labels of a folder.
 
-    def digest(self, path: str, name: str) -> bytes:
-        """Return the SHA-256 of a file, read once; it is noted as part of the dataset."""
+        Files that samples lie in besides those of their leaves are digested, too.
+        """
+        values = hashlib.sha256()
+        for first in range(0, len(self.base), CHUNK_ROWS):
+            rows = np.arange(first, min(first + CHUNK_ROWS, len(self.base)))
+            for name in self.base.schema:
+                ranges = self.base.ranges([name], rows)
+                for path in ranges.compact().files if ranges is not None else ():
+                    self.digest(path, self.base.path)
+                if self._beside and (ranges is None or not ranges.sources):
+                    column = self.base._read(rows, (name,))[name]
+                    for row in range(len(rows)):
+                        cell = cell_bytes(column, row)
+                        values.update(_canonical(None if cell is None else len(cell)) + (cell or b""))
+        return values.hexdigest()
+
+    def digest(self, path: str, folder: str = "") -> bytes:
+        """Return the SHA-256 of a file of the dataset, read once."""
         if path not in self._digests:
             self._digests[path] = digest_of(path)
+            inside = os.path.relpath(path, folder) if folder else "."
+            name = os.path.basename(path) if inside.startswith(".") else inside
             self.files.append((name, self._digests[path].hex()))
         return self._digests[path]
 
@@ -181,7 +213,7 @@ class _Consumed:
         head = {
             "dataset": {
                 "samples": len(self.base), "files": len(self.files),
-                "sha256": _sha256(_canonical(self.files)).hex(),
+                "sha256": _sha256(_canonical(self.files)).hex(), "values": self.values,
             },
             "process": {name: value for name, value in process.items() if name in PROVED},
             "stretches": stretches, "steps": self.steps, "failed": self.failed,
@@ -232,18 +264,21 @@ def consumed_rows(run: Run, stretch: Stretch, count: int) -> Iterator[I64]:
         yield run.rows_of(loader.ids_at(numbers))
 
 
+def _in_files(reader: Reader) -> bool:
+    """Whether the samples of a reader lie in files of their own, as in a folder."""
+    return len(reader) > 0 and file_of(reader, 0) != reader.path
+
+
+def _merged(leaves: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield leaves in order; the counts of a sample that is in several parts of a dataset are added."""
+    for place, group in itertools.groupby(sorted(leaves), key=lambda leaf: leaf[:-8]):
+        yield place + sum(int.from_bytes(leaf[-8:], "big") for leaf in group).to_bytes(8, "big")
+
+
 def file_of(reader: Reader, row: int) -> str:
-    """Return the file that a sample of a folder lies in."""
+    """Return the file that a sample of a folder lies in; of one in an archive, that."""
     path = reader.where(row)
-    if not os.path.isfile(path):
-        keys = reader._keys()
-        spans = None
-        for name in reader.schema:
-            spans = spans or reader.spans(name, [row])
-        path = path if spans is None or not spans.files else spans.files[int(spans.file[0])]
-        if keys is None and not os.path.exists(path):
-            raise NotFoundError("the file of a sample is not there", path=path, sample=row)
-    return path
+    return reader.path if os.path.isfile(reader.path) and not os.path.exists(path) else path
 
 
 def _target(consumed: _Consumed, target: str | None, image: str | None) -> bytes:
@@ -263,14 +298,9 @@ def _target(consumed: _Consumed, target: str | None, image: str | None) -> bytes
         return digest_of(target)
     else:
         row = base.keys().index(target)
-    first = 0
-    for leaf in leaves(base):
-        if row < first + len(leaf):
-            local = row - first
-            path = file_of(leaf, local) if os.path.isdir(leaf.path) else leaf.path
-            return digest_of(path) + local.to_bytes(8, "big")
-        first += len(leaf)
-    raise OptionError(f"there is no sample {row}")
+    leaf, rows, _ = next(places(base, np.array([row])))
+    local = int(rows[0])
+    return digest_of(file_of(leaf, local) if _in_files(leaf) else leaf.path) + local.to_bytes(8, "big")
 
 
 def _row_with(reader: Reader, data: bytes) -> int | None:
@@ -303,7 +333,10 @@ def _root(head: bytes, tree: bytes) -> bytes:
 
 
 def digest_of(path: str) -> bytes:
-    """Return the SHA-256 of a file or an object; of a folder, that of the names and hashes of its files."""
+    """Return the SHA-256 of a file or an object; of a folder, that of the names and hashes of its files.
+
+    Raises: NotFoundError where there is none.
+    """
     if not is_remote(path) and os.path.isdir(path):
         entries = []
         for folder, folders, names in os.walk(path):

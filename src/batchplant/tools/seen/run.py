@@ -18,9 +18,10 @@ from typing import Any, Self
 import numpy as np
 
 from ...codecs.cells import decode_cell
+from ...data.concat import Concat
+from ...data.join import Join
 from ...data.mix import Mix
-from ...data.quarantine import locate
-from ...data.reader import Reader, open_reader
+from ...data.reader import Reader, ReaderWrapper, open_reader
 from ...errors import DamagedError, DataError, OptionError, SampleIndexError, exceptions_as, located
 from ...loading.executor import Batch
 from ...loading.loader import Loader
@@ -30,6 +31,7 @@ from ...loading.recording import fingerprint
 from ...loading.skipping import skip_of
 from ...ops.function import part_of
 from ...order.skips import SkippedShard
+from ...schema import Field, Image
 from ...schema.columns import I64, AnyArray
 from .record import Notes, Stretch, all_notes, read_stretches, spikes_in
 
@@ -146,7 +148,7 @@ class Run:
             )
         if self._source is None and tags["digest"] != dataset.get("digest"):
             warnings.warn(
-                f"{reader.path}: files have other sizes or times than when the run began", stacklevel=2
+                f"{reader.path}: files have other sizes or times than when the run began", stacklevel=3
             )
         return reader
 
@@ -205,9 +207,13 @@ class Run:
         stretch = self.stretch(step)
         return self.loader(stretch)._executor.run(self.ids(step, rank), stretch.epoch)
 
-    def augmented(self, seen: Iterable[SeenSample]) -> dict[str, Any]:
-        """Return columns of samples as the training loop got them; images of floats are scaled to be seen."""
+    def augmented(self, seen: Iterable[SeenSample]) -> tuple[dict[str, Any], dict[str, Field]]:
+        """Return columns of samples as the training loop got them, and the kinds of those that are images.
+
+        Images of floats are scaled to be seen.
+        """
         columns: dict[str, list[Any]] = {"sample": []}
+        images: dict[str, Field] = {}
         for (step, rank), entries in itertools.groupby(seen, key=lambda entry: (entry.step, entry.rank)):
             batch = self.batch(step, rank)
             outputs = {output.name: output for output in self.loader(self.stretch(step)).plan.images}
@@ -217,7 +223,9 @@ class Run:
                     cell = part_of(value, entry.row)
                     cell = _visible(np.asarray(cell)) if name in outputs else cell
                     columns.setdefault(name, []).append(cell)
-        return columns
+                    if name in outputs and cell.ndim == 3 and cell.shape[2] in (1, 3, 4):
+                        images[name] = Image(encoding="raw", mode=None)
+        return columns, images
 
     def with_draws(self, seen: SeenSample) -> SeenSample:
         """Return a sample with the boxes that its images are made of."""
@@ -238,14 +246,14 @@ class Run:
                 yield self.with_draws(seen) if draws else seen
 
     def _seen(self, stretch: Stretch, step: int, rank: int, row: int, sample: int) -> SeenSample:
-        location, source, repeat = locate(self._base, self._base_row(sample)), None, 0
+        file_row, source, repeat = next(places(self.reader, np.array([sample])))[1], None, 0
         if isinstance(self.reader, Mix):
             group, _, lap = self.reader.origin([sample])
             source, repeat = self.reader.names[int(group[0])], int(lap[0])
         losses = self.notes(rank).losses(step)
         loss = float(losses[row]) if losses is not None and row < len(losses) else None
         return SeenSample(
-            step, rank, row, stretch.epoch, sample, self.reader.where(sample), location.sample,
+            step, rank, row, stretch.epoch, sample, self.reader.where(sample), int(file_row[0]),
             self._key(sample), source, repeat, loss=loss,
         )  # fmt: skip
 
@@ -256,10 +264,6 @@ class Run:
     def failed(self, steps: int) -> list[int]:
         """Return the samples of steps before this one that could not be read, as often as they came."""
         return [sample for notes in all_notes(self.path) for sample in notes.failed_before(steps)]
-
-    @property
-    def _base(self) -> Reader:
-        return self.reader.base if isinstance(self.reader, Mix) else self.reader
 
     def _base_row(self, sample: int) -> int:
         reader = self.reader
@@ -380,6 +384,23 @@ class Run:
             if isinstance(self.reader, Mix):
                 sources[self.reader.names[int(self.reader.origin([sample])[0][0])]] += count
         return samples, sources, files
+
+
+def places(reader: Reader, rows: I64) -> Iterator[tuple[Reader, I64, I64]]:
+    """Yield the readers of files that samples lie in, the rows there, and which of the samples these are."""
+    samples = np.arange(len(rows))
+    if isinstance(reader, Concat):
+        parts = [(part, chosen, samples[at]) for part, chosen, at in reader._groups(rows)]
+    elif isinstance(reader, Join):
+        parts = [(part, rows, samples) for part in reader.parts]
+    elif isinstance(reader, ReaderWrapper) and type(reader).where is ReaderWrapper.where:
+        parts = [(reader.base, reader._base_rows(rows), samples)]
+    else:
+        yield reader, rows, samples
+        return
+    for part, chosen, at in parts:
+        for leaf, leaf_rows, inside in places(part, chosen):
+            yield leaf, leaf_rows, at[inside]
 
 
 def _visible(image: AnyArray) -> AnyArray:
