@@ -33,6 +33,7 @@ BY_NAME = {
     "compat": "scripts import the mirrors under other names",
     "cli": "a command is imported when it is asked for",
     "loading.node.recipe": "a recipe of another process names the classes of what it is made of",
+    "loading.service.plans": "a plan may name code of the user, where that is allowed",
     "__init__": "what takes long to import is imported when it is asked for",
 }
 # Parts whose members know nothing of each other, and the members that all may import or that import all.

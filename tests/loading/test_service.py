@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import math
 import os
@@ -162,18 +163,30 @@ def test_cells_become_the_same_batches_in_the_client(photos, url, ship):
         assert service.stats()["service"]["ship"] == "encoded"
 
 
+@pytest.mark.parametrize(("ship", "size"), [("encoded", 40), ("smaller", 40), ("smaller", 4)])
+def test_what_is_shipped_changes_no_batch(photos, ship, size):
+    crop = {"image": [bp.ops.RandomResizedCrop(size), bp.ops.RandomHorizontalFlip()]}
+    plan = {"pipelines": {"image": [{"op": "RandomResizedCrop", "size": size}, "RandomHorizontalFlip"]}}
+    with serving(photos, plan) as server, reading(server.url, ship=ship) as reader:
+        service = bp.Loader(reader, BATCH, order="random")
+        assert_same_epochs(service, bp.Loader(photos, BATCH, order="random", pipelines=crop), 1)
+        stats = service.stats()["service"]
+        assert stats["ship"] == ("encoded" if size == 40 else "decoded")
+        assert stats["why encoded"].startswith(f'ship="{ship}"' if size == 40 else "")
+        assert server.counts.batches == (0 if size == 40 else len(service))
+
+
 @pytest.mark.parametrize("ship", ["decoded", "encoded"])
 def test_texts_numbers_and_missing_values_are_those_of_local_files(texts, texts_url, ship):
     pipelines = {"tokens": [bp.ops.Pad(4, mask=True)]}
     with reading(texts_url, ship=ship) as reader:
         assert reader[7]["text"] == "é7"
-        service = bp.Loader(
-            reader, BATCH, order="random", **({"pipelines": pipelines} if ship == "encoded" else {})
-        )
+        service = bp.Loader(reader, BATCH, order="random")
         assert_same_epochs(service, bp.Loader(texts, BATCH, order="random", pipelines=pipelines), 1)
     order = bp.order.ByLength("tokens")
     with reading(texts_url, ship="encoded") as reader:
-        assert_same_epochs(bp.Loader(reader, BATCH, order=order), bp.Loader(texts, BATCH, order=order), 1)
+        loaders = [bp.Loader(source, BATCH, order=order, pipelines={}) for source in (reader, texts)]
+        assert_same_epochs(*loaders, 1)
         packed = [
             bp.Loader(
                 source,
@@ -300,6 +313,111 @@ def test_a_plan_names_ops_and_no_code(tmp_path, text, reason):
     with pytest.raises(OptionError, match=reason) as raised:
         plans.read(path)
     assert str(path) in str(raised.value)
+
+
+CODE = """
+import numpy as np
+from batchplant.ops import Op
+
+
+class Darker(Op):
+    def __init__(self, by=2):
+        self.by = by
+
+    def infer(self, spec):
+        return spec
+
+    def run(self, batch, ids, draws):
+        return batch // self.by
+
+
+def jitter(batch, rng):
+    return batch ^ rng.integers({}).astype(np.uint8)[:, None, None, None]
+
+
+constant = 3
+"""
+CODE_PLAN = {
+    "pipelines": {
+        "image": [*CROP_PLAN["pipelines"]["image"], {"op": "my_steps:Darker", "by": 3}, "my_steps:jitter"]
+    }
+}
+
+
+@pytest.fixture
+def my_steps(tmp_path, monkeypatch):
+    (tmp_path / "my_steps.py").write_text(CODE.format(64))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("my_steps")
+    del sys.modules["my_steps"]
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_code_of_a_plan_runs_where_it_is_allowed(photos, my_steps, is_allowed):
+    pipelines = {"image": [*CROP["image"], my_steps.Darker(3), my_steps.jitter]}
+    with (
+        serving(photos, CODE_PLAN, allow_code=True) as server,
+        reading(server.url, allow_code=is_allowed) as reader,
+    ):
+        given = [bp.Loader(reader, BATCH, order="random", pipelines=pipelines)]
+        if is_allowed:
+            given.append(bp.Loader(reader, BATCH, order="random"))
+        else:
+            with pytest.raises(OptionError, match=r"my_steps:Darker is code.*allow_code=True") as raised:
+                bp.Loader(reader, BATCH)
+            assert server.url in str(raised.value)
+        for service in given:
+            local = bp.Loader(photos, BATCH, order="random", pipelines=pipelines)
+            assert_same_epochs(service, local)
+            stats = service.stats()["service"]
+            assert stats["ship"] == ("decoded" if is_allowed else "encoded")
+            assert ("is code" in stats["why encoded"]) is not is_allowed
+        assert given[0].stats()["service"]["alone"] == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("my_steps:Lighter", "my_steps:Lighter cannot be imported.*Lighter"),
+        ("no_such_module:f", "cannot be imported"),
+        ("my_steps:constant", "neither a function nor a class that is an Op"),
+        ("subprocess:Popen", "neither a function nor a class that is an Op"),
+        ({"op": "my_steps:jitter", "by": 2}, "takes a batch and no arguments"),
+        ({"op": "my_steps:Darker", "how": 2}, "cannot be made"),
+    ],
+)
+def test_code_that_is_no_step_is_refused_and_none_is_imported_unless_allowed(my_steps, op, reason):
+    plan = {"pipelines": {"image": [op]}}
+    with pytest.raises(OptionError, match="is code, and a plan is data"):
+        plans.build(plan)
+    with pytest.raises(OptionError, match=reason):
+        plans.build(plan, allow_code=True)
+
+
+def test_a_url_cannot_allow_code(url):
+    with pytest.raises(OptionError, match="no option 'allow_code'"):
+        bp.open(f"{url}?allow_code=1")
+
+
+def test_servers_whose_code_differs_are_refused(photos, my_steps, tmp_path):
+    with contextlib.ExitStack() as stack:
+        hosts = []
+        for number in (64, 32):
+            (tmp_path / "my_steps.py").write_text(CODE.format(number))
+            server = stack.enter_context(serving(photos, CODE_PLAN, allow_code=True))
+            hosts.append(server.url.removeprefix("batchplant://"))
+        with pytest.raises(OptionError, match="another plan than the others"):
+            bp.open(f"batchplant://{','.join(hosts)}")
+
+
+def test_the_command_allows_code_only_if_told(photos, my_steps, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "plan.toml"
+    path.write_text('[pipelines]\nimage = [{ op = "RandomResizedCrop", size = 40 }, "my_steps:jitter"]\n')
+    assert main(["serve", photos, "--plan", str(path), "--listen", "127.0.0.1:0"]) != 0
+    assert "my_steps:jitter is code" in capsys.readouterr().err
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with server_process(photos, path, "127.0.0.1:0", "--allow-code") as (_, lines):
+        assert "serving image, label" in lines[0]
 
 
 def test_a_loader_that_needs_another_plan_says_so(url):

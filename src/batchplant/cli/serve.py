@@ -12,6 +12,7 @@ and plan. A plan is TOML, YAML or JSON:
   [pipelines]
   image = [{ op = "RandomResizedCrop", size = 224 }, "RandomHorizontalFlip"]
 
+With --allow-code, it may name ops and functions of your own, as { op = "my_package.ops:Blur", radius = 3 }.
 SIGTERM and Ctrl-C end it after the requests that are in flight.
 """
 
@@ -31,6 +32,11 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--plan",
         metavar="FILE",
         help="pipelines that the server follows (default: none, it ships samples as stored)",
+    )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="import ops and functions that the plan names as package.module:Name (default: refuse them)",
     )
     parser.add_argument(
         "--listen", default="127.0.0.1:7001", metavar="HOST:PORT", help="default: %(default)s; port 0: any"
@@ -58,14 +64,15 @@ def run(args: argparse.Namespace) -> int:
     from ..loading.service.channel import Security, listen
     from ..loading.service.server import Server
 
-    plan = None if args.plan is None else plans.read(args.plan)
+    plan = None if args.plan is None else plans.read(args.plan, allow_code=args.allow_code)
     security = Security.of(args.token_file, args.tls_cert, args.tls_key, args.tls_ca)
     # Ctrl-C is the normal way to end it.
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         reader = stack.enter_context(open_reader(args.dataset))
         listener = stack.enter_context(listen(args.listen, security))
         report = _ignore if args.json else _report
-        server = Server(reader, listener, plan=plan, security=security, workers=args.workers, report=report)
+        options = {"plan": plan, "allow_code": args.allow_code, "security": security}
+        server = Server(reader, listener, **options, workers=args.workers, report=report)
         if args.metrics is not None:
             stack.callback(serve_metrics(args.metrics, server.metrics).shutdown)
         host, port = listener.getsockname()[:2]

@@ -59,18 +59,28 @@ class RecipeEncoder(Encoder):
         if type(value) is Url:
             return ["url", str(value), self.tree(value.options)]
         if isinstance(value, Op):
-            return ["object", _name_of(type(value)), self.tree(vars(value))]
+            return ["object", self.name_of(type(value)), self.tree(vars(value))]
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return ["object", _name_of(type(value)), self.tree(fields)]
+            return ["object", self.name_of(type(value)), self.tree(fields)]
         return super().custom(value)
+
+    def name_of(self, kind: type) -> str:
+        """Return the name of a class that another process may use; raise NotPlainError for others."""
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        try:
+            if _class_named(name) is kind:
+                return name
+        except (ValueError, AttributeError):
+            pass
+        raise NotPlainError(f"{kind.__qualname__} is not a class of batchplant")
 
     def _reader(self, reader: Reader) -> Any:
         try:
             if type(reader).__reduce__ is not Reader.__reduce__:
                 raise NotPlainError(f"{type(reader).__name__} is not plain data")
             args, options = reader._init_args
-            return ["reader", _name_of(type(reader)), self.tree(_located(args)), self.tree(options)]
+            return ["reader", self.name_of(type(reader)), self.tree(_located(args)), self.tree(options)]
         except NotPlainError:
             again = reader._reopen
             if not isinstance(again, functools.partial):
@@ -151,16 +161,6 @@ def _absolute(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_absolute, value))
     return {key: _absolute(item) for key, item in value.items()} if type(value) is dict else value
-
-
-def _name_of(kind: type) -> str:
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    try:
-        if _class_named(name) is kind:
-            return name
-    except (ValueError, AttributeError):
-        pass
-    raise NotPlainError(f"{kind.__qualname__} is not a class of batchplant")
 
 
 def _class_named(name: str) -> type:

@@ -8,10 +8,12 @@ import functools
 import math
 import os
 import re
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -20,6 +22,7 @@ import numpy as np
 from ...data.reader import Reader
 from ...errors import DamagedError, DataError, OptionError, exceptions_as, near
 from ...ops.base import Spec
+from ...ops.function import Function
 from ...schema import Schema
 from ...schema.columns import I64, AnyArray, AnyDType, Columns, Ragged
 from ..epoch import EpochTotals
@@ -34,7 +37,7 @@ from .channel import Security
 from .pool import Pool, PoolTuning
 
 SCHEME = "batchplant://"
-SHIPS = ("auto", "decoded", "encoded")
+SHIPS = ("auto", "decoded", "encoded", "smaller")
 OPTIONS = ("ship", "token_file", "cert", "key", "ca", "streams", "patience_seconds", "answer_seconds")
 # Smaller arrays are allocated anew; larger ones have one of so many sizes between two powers of two.
 MIN_BUFFER_BYTES, SIZE_STEPS = 256 << 10, 8
@@ -67,7 +70,9 @@ class ServiceReader(Reader):
     """The dataset of servers, as in ``open("batchplant://host1:7001,host2:7001")``.
 
     path: hosts with ports, and options behind ``?``. ship: ``decoded`` has servers follow their plan,
-    ``encoded`` has them ship cells, and ``auto`` decides. token_file: file with the token that the servers
+    ``encoded`` has them ship cells, of which this machine makes the same batches, ``smaller`` chooses what
+    has fewer bytes, and ``auto`` decides by what servers can make. allow_code: import the ops and functions
+    that the servers' plan names; a URL cannot allow it. token_file: file with the token that the servers
     have, unless the environment has it. cert, key, ca: files of PEM, for TLS. streams: requests in flight to
     each server. patience_seconds: how long to wait where no server answers. answer_seconds: how long one
     server may take.
@@ -75,13 +80,13 @@ class ServiceReader(Reader):
 
     format = "service"
 
-    def __init__(self, path: str, **options: Any) -> None:
+    def __init__(self, path: str, *, allow_code: bool = False, **options: Any) -> None:
         location, _, query = str(path).removeprefix(SCHEME).partition("?")
         options = {**dict(parse_qsl(query)), **options}
         for name in options:
             if name not in OPTIONS:
                 raise OptionError(f"there is no option {name!r}{near(name, OPTIONS)}", path=path)
-        self.path = SCHEME + location
+        self.path, self.allow_code = SCHEME + location, allow_code
         self.ship = options.pop("ship", "auto")
         if self.ship not in SHIPS:
             raise OptionError(f"ship is {', '.join(SHIPS)}, not {self.ship!r}", path=path)
@@ -160,7 +165,7 @@ class ServiceReader(Reader):
     # -- what orders need ----------------------------------------------------------------------------------
 
     def _fact(self, name: str, check: Callable[[Any], Any], **details: Any) -> Any:
-        key = name, details.get("field")
+        key = name, repr(details)
         if key not in self._facts:
             self._facts[key] = self.call({"kind": "facts", "name": name, **details}, check)
         return self._facts[key]
@@ -198,6 +203,11 @@ class ServiceReader(Reader):
         sizes: I64 | None = self._fact(name, check, **details)
         return sizes
 
+    def stored_bytes(self, fields: Sequence[str]) -> float | None:
+        """Return the average size of the cells of a sample; None if servers do not know it."""
+        size = self._fact("stored bytes", lambda answer: answer.get("bytes"), fields=list(fields))
+        return size if isinstance(size, float) else None
+
     def where(self, sample: int) -> str:
         request = {"kind": "where", "ids": np.array([sample])}
         return str(self.call(request, lambda answer: answer.get("path")))
@@ -210,10 +220,10 @@ class ServiceReader(Reader):
 
     def default_pipelines(self) -> tuple[Any, Any]:
         """Return ``pipelines`` and ``joint`` of the plan that the servers follow."""
-        if self.plan_values is None or self.ship == "encoded":
+        if self.plan_values is None:
             return None, ()
-        with exceptions_as(DamagedError, "the servers' plan cannot be used", *WRONG, path=self.path):
-            return plans.build(self.plan_values)
+        with exceptions_as(DamagedError, "the servers' plan cannot be used", Exception, path=self.path):
+            return plans.build(self.plan_values, allow_code=self.allow_code)
 
 
 def checked_numbers(values: Any, length: int | None) -> I64:
@@ -299,10 +309,26 @@ def _step_of(step: Step[Any]) -> str:
     return _as_data([step.op, step.key])
 
 
+class StepEncoder(RecipeEncoder):
+    """Encodes steps to compare them: ops and functions of users by their names, which import finds."""
+
+    def custom(self, value: object) -> object:
+        if isinstance(value, Function):
+            options = value.dtype, value.shape, value.each, value.parallel, value.workers
+            return ["function", self.tree([value.function, *options])]
+        return ["code", self.name_of(value)] if isinstance(value, FunctionType) else super().custom(value)
+
+    def name_of(self, kind: type | FunctionType) -> str:
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+            raise NotPlainError(f"{name} is not what its name says")
+        return name
+
+
 def _as_data(value: object) -> str:
-    """Return text that is the same for the same data; code is like nothing else."""
+    """Return text that is the same for the same data; code that no import finds is like nothing else."""
     try:
-        text, parts = RecipeEncoder().parts(value)
+        text, parts = StepEncoder().parts(value)
     except NotPlainError:
         return f"{id(value)}"
     return f"{text!r}{b''.join(parts)!r}"
@@ -388,7 +414,16 @@ class ServiceExecutor(RemoteExecutor):
             return "a device of this machine decodes"
         if reader.plan_values is None:
             return "the servers have no plan: start them with --plan"
-        return shared_part(plan, make_plan(reader, *reader.default_pipelines()))
+        try:
+            part = shared_part(plan, make_plan(reader, *reader.default_pipelines()))
+        except OptionError as error:
+            # Code that is not allowed here.
+            return error.message
+        if reader.ship == "smaller" and not isinstance(part, str):
+            stored, made = reader.stored_bytes(plan.fields), sample_bytes(part[0])
+            if stored is not None and made is not None and stored < made:
+                return f'ship="smaller": a sample has {stored:,.0f} bytes as stored, and {made:,} in a batch'
+        return part
 
     def producers(self) -> int:
         """Return the number of threads that wait for batches: one for each that may be in flight."""

@@ -25,6 +25,7 @@ from ...errors import BatchplantError, DamagedError, DataError, OptionError
 from ...order.keyed import whole
 from ...schema.columns import I64, Columns, Ragged
 from ...storage import platform
+from ..advice import stored_bytes
 from ..executor import Executor
 from ..exposition import Figure, exposition
 from ..images import Request, Result
@@ -102,9 +103,9 @@ class StoredOnCpu(OnCpu):
 class Server:
     """Serves a dataset until ``stop``; ``run`` is the body of the main thread.
 
-    plan: what pipelines it follows, see :mod:`.plans`; without one it ships cells. workers: decoding threads
-    (default: all cores). max_answer_bytes: of one answer; a larger one is refused. report: is called with
-    what happens, in words.
+    plan: what pipelines it follows, see :mod:`.plans`; without one it ships cells. allow_code: the plan may
+    name code. workers: decoding threads (default: all cores). max_answer_bytes: of one answer; a larger one
+    is refused. report: is called with what happens, in words.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Server:
         listener: socket.socket,
         *,
         plan: plans.PlanValues | None = None,
+        allow_code: bool = False,
         security: Security | None = None,
         workers: int | None = None,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
@@ -120,7 +122,9 @@ class Server:
     ) -> None:
         self.reader, self._listener, self._report = reader, listener, report
         self._max_answer_bytes = max_answer_bytes
-        self._plan_values, self.plan = plan, None if plan is None else make_plan(reader, *plans.build(plan))
+        self._plan_values, self.plan = plan, None
+        if plan is not None:
+            self.plan = make_plan(reader, *plans.build(plan, allow_code=allow_code))
         self._security = security or Security()
         self._tls = self._security.context(server=True)
         self.workers = workers or platform.cpu_count()
@@ -248,7 +252,10 @@ class Server:
                 self._wait_for_memory()
                 try:
                     message = pack(handlers[request["kind"]](request))
-                except (BatchplantError, NotPlainError) as error:
+                except NotPlainError:
+                    # What code of a user returns may be no data; the client has that code, too.
+                    message = pack({"failed": True})
+                except BatchplantError as error:
                     location = (getattr(error, name, None) for name in ("path", "sample", "field", "offset"))
                     text = getattr(error, "message", str(error))
                     message = pack({"error": [type(error).__name__, text, *location]})
@@ -289,6 +296,8 @@ class Server:
         if name == "cell sizes":
             every = np.arange(len(reader))
             return {"sizes": known_sizes(reader, reader._names([request["field"]]), every)}
+        if name == "stored bytes":
+            return {"bytes": stored_bytes(self.reader, self.reader._names(request["fields"]))}
         raise OptionError(f"a server knows no {name!r}")
 
     def _where(self, request: Message) -> Message:
