@@ -47,6 +47,17 @@ def test_prometheus_reads_the_figures_of_stats(loader: bp.Loader) -> None:
         metrics.prometheus(loader)
 
 
+def test_ranks_along_the_axes_of_a_mesh_are_labels() -> None:
+    loader = bp.Loader({"x": list(range(8))}, 2, mesh={"dp": 2, "tp-x": 2}, rank=3, batch_axes=("dp",))
+    server = metrics.prometheus(loader, 0, host="127.0.0.1")
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        text = urllib.request.urlopen(url, timeout=PATIENCE).read().decode()
+    finally:
+        server.shutdown()
+    assert 'batchplant_loader_steps{dp="1",tp_x="1",loader="train",rank="1"} 0' in text
+
+
 def test_the_dashboard_shows_figures_that_there_are() -> None:
     board = json.loads((repository.ROOT / "docs/assets/grafana-loader.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]

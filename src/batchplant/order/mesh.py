@@ -237,6 +237,13 @@ class Mesh:
             "the same number of devices along every axis"
         )
 
+    def coordinates(self) -> dict[str, int]:
+        """Return the rank of this process along each axis; nothing where it drives several devices."""
+        if self.processes is not None:
+            return {}
+        rank = self.placed().rank
+        return {name: int(self._numbers([name], rank)) for name in self.axes}
+
     def stats(self) -> dict[str, Any]:
         """Return the place of this process, for statistics."""
         rank = self.resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,6 +55,14 @@ def scalars(loader: Loader, prefix: str = "loader/") -> dict[str, float]:
     return {prefix + figure.name.removesuffix("_total"): figure.value for figure in figures(loader)}
 
 
+def labels_of(loader: Loader, name: str) -> dict[str, object]:
+    """Return the labels of a loader's figures: its name, its rank, and that along each axis of its mesh."""
+    mesh = loader.config.mesh
+    axes = {} if mesh is None else mesh.coordinates()
+    valid = {re.sub(r"\W|^(?=\d)", "_", axis): rank for axis, rank in axes.items()}
+    return {**valid, "loader": name, "rank": loader.rank}
+
+
 def prometheus(
     loader: Loader,
     port: int | None = None,
@@ -62,7 +71,9 @@ def prometheus(
     registry: Any = None,
     name: str = "train",
 ) -> Any:
-    """Serve the figures of a loader at ``http://HOST:PORT/metrics``, with its rank and a name as labels.
+    """Serve the figures of a loader at ``http://HOST:PORT/metrics``.
+
+    Their labels are its rank, the rank along each axis of its mesh, and a name.
 
     registry: put them into a registry of prometheus-client instead, as ``prometheus_client.REGISTRY``, whose
     server your program runs already; this needs ``batchplant[metrics]``.
@@ -74,7 +85,7 @@ def prometheus(
 
     def labelled() -> tuple[list[Figure], dict[str, object]]:
         alive = reference()
-        return ([], {}) if alive is None else (figures(alive), {"loader": name, "rank": alive.rank})
+        return ([], {}) if alive is None else (figures(alive), labels_of(alive, name))
 
     if registry is None:
         if port is None:
@@ -116,7 +127,7 @@ def opentelemetry(loader: Loader, meter: Any = None, *, name: str = "train") -> 
             alive = reference()
             if alive is None:
                 return []
-            attributes = {"loader": name, "rank": alive.rank}
+            attributes = labels_of(alive, name)
             return [
                 metrics.Observation(entry.value, attributes)
                 for entry in figures(alive)

@@ -222,11 +222,15 @@ def _port_of(text: str) -> bool | int:
 
 
 def _about(loader: Loader) -> Document:
-    device = loader.config.device
+    device, mesh = loader.config.device, loader.config.mesh
+    places = (
+        [] if mesh is None else [f"{axis} {n} of {mesh.axes[axis]}" for axis, n in mesh.coordinates().items()]
+    )
     return {
         "path": shown(loader.reader.path), "pid": os.getpid(), "samples": loader.samples,
         "batch_size": loader.batch_size, "threads": loader.threads,
         "prefetch_batches": loader.prefetch_batches,
         "order": describe(loader.config.order), "device": str(device) if device else "",
         "rank": loader.rank, "world_size": loader.world_size, "plan": str(loader.plan),
+        "mesh": ", ".join(places),
     }  # fmt: skip

@@ -69,7 +69,7 @@ export function create() {
     rows = [...rows, ...told.rows].slice(-KEPT);
     title.textContent = told.loaders.length < 2 ? "Loader" : `Loader ${told.loader}`;
     facts.textContent = `${number(about.samples)} samples in batches of ${number(about.batch_size)}, order ${about.order}, `
-      + `${about.threads === 1 ? "1 thread" : `${about.threads} threads`}${about.world_size > 1 ? `, rank ${about.rank} of ${about.world_size}` : ""}${about.device ? `, on ${about.device}` : ""}, process ${about.pid}`;
+      + `${about.threads === 1 ? "1 thread" : `${about.threads} threads`}${about.world_size > 1 ? `, rank ${about.rank} of ${about.world_size}` : ""}${about.mesh ? `, ${about.mesh}` : ""}${about.device ? `, on ${about.device}` : ""}, process ${about.pid}`;
     put(plan, about.plan);
     advice.textContent = rows.length > 2 && told.advice ? `${told.advice[0].toUpperCase()}${told.advice.slice(1)}.` : "";
     which.hidden = told.loaders.length < 2;
