@@ -15,6 +15,8 @@ import pytest
 import batchplant as bp
 from batchplant._native import crc32c
 from batchplant.codecs.media import image
+from batchplant.data.keys import same_cells
+from batchplant.testing import FormatSuite
 
 CLASS = "tensorflow_datasets.core.features."
 
@@ -312,3 +314,97 @@ def test_a_record_that_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(bp.DamagedError, match="tfrecord-00001"):
         bp.open(path).read([8])
     assert reader.length == 11
+
+
+class TestSuite(FormatSuite):
+    format = "tfds"
+    suffix = ".tfds"
+
+    def files(self, path: str) -> list[Path]:
+        # The names of classes are in the schema, too.
+        return [file for file in super().files(path) if file.suffix != ".txt"]
+
+
+def test_robots_become_rlds_and_come_back(tmp_path: Path) -> None:
+    """LeRobot → RLDS → LeRobot → RLDS: equal tables, images byte for byte, and equal files."""
+    pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(5)
+    kinds: dict[str, Any] = {
+        "observation.images.top": bp.Image("png"), "observation.raw": bp.Tensor("uint8", (6, 8, 3)),
+        "observation.state": bp.Tensor("float32", (3,)), "action": bp.Tensor("float64", (2,)),
+        "timestamp": bp.Float("float32"), "next.done": bp.Bool(), "task": bp.Text(),
+        "episode_index": bp.Int(),
+    }  # fmt: skip
+    with bp.create(tmp_path / "a.lerobot", kinds, fps=5) as out:
+        for episode, length in enumerate(LENGTHS):
+            for frame in range(length):
+                raw = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+                numbers = {"observation.state": rng.random(3, np.float32), "action": rng.random(2)}
+                images = {"observation.raw": raw, "observation.images.top": image.encode(raw, "png")}
+                done = {"next.done": frame == length - 1, "timestamp": np.float32(frame / 5)}
+                out.append({**numbers, **images, **done, "task": f"t{episode}", "episode_index": episode})
+    bp.convert(tmp_path / "a.lerobot", tmp_path / "b.rlds", target_options={"shard_size": 3000})
+    bp.convert(tmp_path / "b.rlds", tmp_path / "c.lerobot", target_options={"fps": 5})
+    bp.convert(tmp_path / "c.lerobot", tmp_path / "d.rlds", target_options={"shard_size": 3000, "name": "b"})
+    readers = [bp.open(tmp_path / name) for name in ("a.lerobot", "b.rlds", "c.lerobot", "d.rlds")]
+    first = readers[0].read(range(11))
+    for reader in readers[1:]:
+        assert reader.boundaries().tolist() == [4, 6]
+        assert dict(reader.schema) == kinds
+        assert all(same_cells(first[name], reader.read(range(11))[name]).all() for name in kinds)
+        assert bp.verify(reader, against=readers[0]).ok
+    shards = sorted(file.name for file in (tmp_path / "b.rlds").glob("*tfrecord*"))
+    assert len(shards) > 1
+    for file in (tmp_path / "b.rlds").iterdir():
+        assert file.read_bytes() == (tmp_path / "d.rlds" / file.name).read_bytes()
+    # Episodes are records of their own, with nested features as TensorFlow Datasets lays them out.
+    assert len(bp.open(tmp_path / "b.rlds", steps="episodes")) == 3
+    features = json.loads((tmp_path / "b.rlds/features.json").read_text())
+    steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    assert set(steps) == {"observation", "action", "timestamp", "next", "task"}
+    top = steps["observation"]["featuresDict"]["features"]["images"]["featuresDict"]["features"]["top"]
+    assert top["image"]["encodingFormat"] == "png"
+
+
+def test_a_conversion_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
+    count = 50
+    numbers = {"action": np.arange(count, dtype=np.float32), "episode_index": np.arange(count) // 20}
+    source = bp.open({**numbers, "text": ["x" * n for n in range(count)]})
+    every: dict[str, Any] = {"options": bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0))}
+
+    def interrupt(now: int, _: int) -> None:
+        if now > 20:
+            raise KeyboardInterrupt
+
+    whole, stopped = tmp_path / "whole" / "a.rlds", tmp_path / "stopped" / "a.rlds"
+    bp.convert(source, whole)
+    with pytest.raises(KeyboardInterrupt):
+        bp.convert(source, stopped, progress=interrupt, **every)
+    result = bp.convert(source, stopped, resume=True)
+    assert result.resumed_at % 20
+    assert len(bp.open(stopped)) == count
+    for file in whole.iterdir():
+        assert file.read_bytes() == (stopped / file.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options"),
+    [
+        ({"a": bp.Int(), "a.b": bp.Int()}, {}),
+        ({"a/b": bp.Int()}, {}),
+        ({"a..b": bp.Int()}, {}),
+        ({"episode_index": bp.Int()}, {}),
+        ({"episode_index": bp.Int("int8"), "a": bp.Int()}, {}),
+        ({"a": bp.Tensor("float32", (None,))}, {}),
+        ({"a": bp.Int(optional=True)}, {}),
+        ({"a": bp.Int()}, {"episode": "b"}),
+        ({"a": bp.Int()}, {"name": "../a"}),
+        ({"a": bp.Int()}, {"split": "a/b"}),
+        ({"a": bp.Int()}, {"version": "x"}),
+        ({"a": bp.Int()}, {"shard_size": 0}),
+    ],
+)
+def test_what_is_not_written(kinds: dict[str, Any], options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises((bp.SchemaError, bp.OptionError)):
+        bp.create(tmp_path / "a.rlds", kinds, **options)
+    assert not list(tmp_path.iterdir())

@@ -46,7 +46,7 @@ OUTLINES: dict[str, Outline] = {
     "safetensors": Outline((".safetensors", ".safetensors.index.json"), has_parts=True),
     "savedmodel": Outline((".index",), folder=None),
     "sqlite": Outline((".sqlite", ".sqlite3", ".db")),
-    "tfds": Outline((), folder=True),
+    "tfds": Outline((".tfds", ".rlds"), folder=True),
     "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),
     "tiff": Outline((".tif", ".tiff", ".btf")),
     "tokens": Outline((), side_cars=("{name}.tokens.json",)),

@@ -3,23 +3,34 @@
 ``dataset_info.json`` lists splits and shards (TFRecord or ArrayRecord), ``features.json`` the features. A
 record is a tf.train.Example; nested features have names with dots. Of RLDS a record is an episode, with a
 sequence of ``steps``: then a sample is a step, and an episode a sequence of its own, which no window crosses.
+
+What we write has ``batchplant.json`` beside them with the schema, so that kinds and their order come back.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
+from .. import _native
 from ..codecs import example
+from ..codecs.cells import cell_bytes
 from ..codecs.example import BYTES, FLOAT, INT64, Feature, RecordError
+from ..codecs.media.image_rules import ImageTarget
+from ..data.keys import same_cells
 from ..data.reader import Reader, open_reader
+from ..data.writer import WriteOptions, Writer
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, exceptions_as, located
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor, Text
-from ..schema.columns import I64, U8, Columns, Ragged, starts_of
+from ..schema.columns import I64, U8, Columns, Ragged, as_bytes, starts_of, take_cells
 from ..storage import (
     NOTE_ERRORS,
     MappedSource,
@@ -34,6 +45,7 @@ from ..storage import (
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
+from .base.records import Note, note_of
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -46,6 +58,12 @@ MAX_DEPTH = 32
 # Records that are read at a time to count their steps.
 COUNTED_RECORDS = 64
 VERSION = 1
+# File with the schema of a dataset that batchplant wrote.
+NOTE = "batchplant.json"
+SHARD_BYTES = 256 << 20
+# Arrays of more bytes are stored as they are, not as a list of numbers.
+MAX_LISTED_BYTES = 64
+CLASSES = "tensorflow_datasets.core.features"
 
 _INSTRUCTION = re.compile(r"([\w.-]+)(?:\[(?:(-?\d{1,15})(%?))?:(?:(-?\d{1,15})(%?))?\])?")
 
@@ -90,6 +108,11 @@ class TfdsReader(Reader):
         with exceptions_as(DamagedError, "its features are damaged", *NOTE_ERRORS, path=where):
             self._leaves = dict(self._find(parse_object(read_whole(where)), (), 0, False))
         self._flat = steps == "flat" and any(leaf.in_steps for leaf in self._leaves.values())
+        noted = read_beside(join(path, NOTE)) if steps == "flat" else None
+        with located(path=join(path, NOTE)):
+            kinds = Note.from_bytes(noted).schema if noted is not None else Schema({})
+        for name in self._leaves.keys() & kinds.keys():
+            self._leaves[name] = _as_noted(self._leaves[name], kinds[name])
         if not self._leaves:
             raise SchemaError("there is no feature that can be read", path=where)
         fields: dict[str, Field] = {}
@@ -98,9 +121,10 @@ class TfdsReader(Reader):
         # The step that each record begins with.
         self._begins = np.arange(len(self._rows) + 1)
         if self._flat:
-            fields |= {EPISODE: Int(), STEP: Int()}
+            # Those that were written, as far as that is known.
+            fields |= {name: Int() for name in (EPISODE, STEP) if name in kinds or not kinds}
             self._begins = starts_of(self._steps()[self._rows])
-        self.schema = Schema(fields)
+        self.schema = Schema({**{name: fields[name] for name in kinds if name in fields}, **fields})
         self.length = int(self._begins[-1])
 
     # -- metadata --------------------------------------------------------------------------------------
@@ -263,8 +287,11 @@ class TfdsReader(Reader):
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         records, steps = self._locate(indices)
         used, back = np.unique(records, return_inverse=True)
-        columns = Columns({EPISODE: records, STEP: steps}) if self._flat else Columns()
+        columns = Columns({EPISODE: records, STEP: steps} if self._flat else {})
         leaves = {name: self._leaves[name] for name in fields if name in self._leaves}
+        if not fields:
+            # The checksums of the records are compared.
+            self._records._read(self._rows[used], (DATA,))
         if leaves and len(indices):
             cells = self._records._read(self._rows[used], (DATA,))[DATA]
             assert isinstance(cells, Ragged)
@@ -380,6 +407,228 @@ class TfdsReader(Reader):
         self._records.close()
 
 
+class TfdsWriter(Writer):
+    """Writes a split of a folder of TensorFlow Datasets, as TFRecord shards; RLDS where there are episodes.
+
+    ``episode``: the field that has another value in each episode (default: ``episode_index``); without it, a
+    record is a sample, and with it an episode with its ``steps``. ``split``: its name. ``name``: that of the
+    dataset (default: that of the folder). ``version``: three numbers. ``shard_size``: bytes of a shard.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        episode: str = EPISODE,
+        split: str = "train",
+        name: str | None = None,
+        version: str = "1.0.0",
+        shard_size: int = SHARD_BYTES,
+    ) -> None:
+        self._key = episode if episode in schema else None
+        if episode != EPISODE and self._key is None:
+            raise OptionError(f"there is no field {episode!r} to tell episodes by", path=path)
+        self._name = name or re.sub(r"\W", "_", Path(path).stem.partition(".")[0]) or "dataset"
+        if not re.fullmatch(r"\w+", self._name, re.ASCII) or not re.fullmatch(r"[\w-]+", split, re.ASCII):
+            raise OptionError("name and split are letters, digits and _", path=path)
+        if not re.fullmatch(r"\d+\.\d+\.\d+", version) or shard_size < 1:
+            raise OptionError("version is such as 1.0.0, and shard_size from 1 on", path=path)
+        self._split, self._version, self._shard_size = split, version, shard_size
+        # Readers count episodes and steps.
+        counted = (EPISODE, STEP) if self._key is not None else ()
+        for field_name in counted:
+            if field_name in schema and schema[field_name] != Int():
+                raise SchemaError("it is int64 in RLDS, and counts from 0", field=field_name)
+        prefix = f"{STEPS}/" if self._key is not None else ""
+        self._features = {
+            field_name: _written(prefix + field_name.replace(".", "/"), field)
+            for field_name, field in schema.items()
+            if field_name not in counted
+        }
+        parts = [feature.key.split("/") for feature in self._features.values()]
+        names = {tuple(part[:n]) for part in parts for n in range(1, len(part))}
+        for field_name, part in zip(self._features, parts, strict=True):
+            if "" in part or "/" in field_name or "\0" in field_name or tuple(part) in names:
+                raise SchemaError("a feature of TensorFlow Datasets cannot be called so", field=field_name)
+        if not parts:
+            raise SchemaError("there is no field besides the counters", path=path)
+        super().__init__(path, schema, options)
+
+    @classmethod
+    def refuses(cls, field: Field) -> str | None:
+        if isinstance(field, Tensor) and (field.cell is None or 0 in field.shape):
+            return "tfds holds arrays of one shape"
+        if isinstance(field, Tensor) and np.dtype(field.dtype).kind not in "biuf":
+            return "tfds holds arrays of numbers"
+        return None
+
+    @classmethod
+    def image_target(cls, field: Image) -> ImageTarget:
+        return ImageTarget()
+
+    # -- samples wait in a spool, as Examples of their own ---------------------------------------------
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        self._samples = self.partial.spool("samples")
+        # Of each sample: bytes, and whether it begins a record.
+        self._entries = self.partial.spool("entries")
+        self._last = bytes.fromhex(state["last"]) if state and state["last"] is not None else None
+
+    def _state(self) -> dict[str, Any]:
+        return {"last": None if self._last is None else self._last.hex()}
+
+    def _write(self, columns: Columns) -> None:
+        begins = np.ones(columns.rows, dtype=np.bool_)
+        if self._key is not None and columns.rows:
+            keys = columns[self._key]
+            begins[1:] = ~same_cells(take_cells(keys, slice(0, -1)), take_cells(keys, slice(1, None)))
+            begins[0] = cell_bytes(keys, 0) != self._last
+            self._last = cell_bytes(keys, columns.rows - 1)
+        examples = example.write(self._features, columns)
+        self._samples.write(examples.data)
+        self._entries.write(np.stack([examples.sizes, begins], axis=1).astype("<i8"))
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _finish(self) -> str:
+        folder = self.partial.folder / "dataset"
+        # Of a writer that was killed here.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        counts, size = self._write_shards(folder)
+        for number in range(len(counts)):
+            shard = f"{self._name}-{self._split}.tfrecord-{number:05d}-of-{len(counts):05d}"
+            (folder / str(number)).rename(folder / shard)
+        split = {
+            "name": self._split,
+            "shardLengths": [str(count) for count in counts],
+            "numBytes": str(size),
+            "filepathTemplate": TEMPLATE,
+        }
+        info = {"name": self._name, "version": self._version, "fileFormat": "tfrecord", "splits": [split]}
+        (folder / INFO).write_text(json.dumps(info, indent=2), encoding="utf-8")
+        (folder / FEATURES).write_text(json.dumps(self._described(folder), indent=2), encoding="utf-8")
+        (folder / NOTE).write_bytes(note_of(self.schema, self.written))
+        return folder.name
+
+    def _write_shards(self, folder: Path) -> tuple[list[int], int]:
+        """Write all records; return how many each shard has, and their bytes."""
+        entries = np.frombuffer(self._entries.read_at(self._entries.size, 0), "<i8").reshape(-1, 2)
+        sizes = np.ascontiguousarray(entries[:, 0])
+        ends = np.cumsum(sizes)
+        firsts = np.flatnonzero(entries[:, 1])
+        counts, total = [0], 0
+        shard: IO[bytes] = open(folder / "0", "wb")  # noqa: SIM115
+        try:
+            for first, end in itertools.pairwise([*firsts.tolist(), len(entries)]):
+                record = self._record(int(ends[first] - sizes[first]), sizes[first:end])
+                if counts[-1] and shard.tell() + len(record) > self._shard_size:
+                    shard.close()
+                    shard = open(folder / str(len(counts)), "wb")  # noqa: SIM115
+                    counts.append(0)
+                shard.write(record.data)
+                counts[-1] += 1
+                total += len(record)
+        finally:
+            shard.close()
+        return counts, total
+
+    def _record(self, start: int, sizes: I64) -> U8:
+        """Return the record of these samples, framed."""
+        data = np.frombuffer(self._samples.read_at(int(sizes.sum()), start), np.uint8)
+        if self._key is not None:
+            requests = [feature.request for feature in self._features.values()]
+            sources: list[tuple[bytes, int, U8, I64, I64, I64 | None]] = []
+            starts = starts_of(sizes)[:-1]
+            for feature, values in zip(
+                self._features.values(), example.values_of(data, starts, sizes, requests), strict=True
+            ):
+                name = feature.key.encode()
+                if feature.kind == BYTES:
+                    runs = values.values.astype(np.int64)
+                    columns = np.ascontiguousarray(runs[:, 0]), np.ascontiguousarray(runs[:, 1])
+                    sources.append((name, BYTES, data, *columns, np.array([len(runs)])))
+                else:
+                    numbers = as_bytes(np.ascontiguousarray(values.values))
+                    sources.append(
+                        (name, feature.kind, numbers, np.zeros(1, np.int64), np.array([len(numbers)]), None)
+                    )
+            data, _ = _native.example_write(1, sources)
+        return _native.tfrecord_frame(data, np.zeros(1, np.int64), np.array([len(data)]))
+
+    def _described(self, folder: Path) -> dict[str, Any]:
+        """Return the features, nested by their names; names of classes become files."""
+        root: dict[str, Any] = {}
+        for name, feature in self._features.items():
+            *parents, last = feature.key.split("/")
+            inside = root
+            for parent in parents:
+                inside = inside.setdefault(parent, {})
+            spec = _spec(feature)
+            inside[last] = spec
+            if "classLabel" in spec:
+                names = "".join(f"{label}\n" for label in getattr(self.schema[name], "names", ()))
+                (folder / f"{feature.key.replace('/', '-')}.labels.txt").write_text(names, encoding="utf-8")
+        described = _nested(root)
+        if self._key is not None:
+            features = described["featuresDict"]["features"]
+            sequence = {"feature": features[STEPS], "length": "-1"}
+            features[STEPS] = {"pythonClassName": f"{CLASSES}.dataset_feature.Dataset", "sequence": sequence}
+        return described
+
+
+def _written(key: str, field: Field) -> Feature:
+    """Plan how a field is stored: as Examples usually have it, but large arrays of bytes as their bytes."""
+    feature = example.feature_of(key, field)
+    large = isinstance(field, Tensor) and field.cell is not None and np.dtype(field.dtype).itemsize == 1
+    if large and np.prod(field.cell[1] if field.cell else ()) > MAX_LISTED_BYTES:
+        return dataclasses.replace(feature, kind=BYTES)
+    return feature
+
+
+def _as_noted(leaf: Leaf, field: Field) -> Leaf:
+    """Return a feature with the field that it was written as, if the values can be of that."""
+    if field.optional or _written(leaf.feature.key, field).kind != leaf.feature.kind:
+        return leaf
+    if isinstance(field, Tensor) and field.cell is None:
+        return leaf
+    return dataclasses.replace(leaf, feature=dataclasses.replace(leaf.feature, field=field))
+
+
+def _nested(features: dict[str, Any]) -> dict[str, Any]:
+    inner = {key: spec if "pythonClassName" in spec else _nested(spec) for key, spec in features.items()}
+    return {"pythonClassName": f"{CLASSES}.features_dict.FeaturesDict", "featuresDict": {"features": inner}}
+
+
+def _spec(feature: Feature) -> dict[str, Any]:
+    """Return the description of a feature."""
+    field = feature.field
+    names = getattr(field, "names", None) or ()
+    if isinstance(field, Int) and names and not any("\n" in name for name in names):
+        label = {"numClasses": str(len(names))}
+        return {"pythonClassName": f"{CLASSES}.class_label_feature.ClassLabel", "classLabel": label}
+    if isinstance(field, Image):
+        channels = {"L": "1", "RGBA": "4"}.get(field.mode or "", "3")
+        details = {"shape": {"dimensions": ["-1", "-1", channels]}, "dtype": "uint8"}
+        if field.encoding in ("jpeg", "png"):
+            details["encodingFormat"] = field.encoding
+        return {"pythonClassName": f"{CLASSES}.image_feature.Image", "image": details}
+    if isinstance(field, Text | Json):
+        return {"pythonClassName": f"{CLASSES}.text_feature.Text", "text": {}}
+    dtype = "bool" if isinstance(field, Bool) else str(getattr(field, "dtype", "string"))
+    sizes = [str(size) for size in field.cell[1]] if isinstance(field, Tensor) and field.cell else []
+    encoding = "bytes" if feature.kind == BYTES and dtype != "string" else "none"
+    shape = {"dimensions": sizes} if sizes else {}
+    tensor = {
+        "shape": shape,
+        "dtype": str(np.dtype(dtype)) if dtype != "string" else dtype,
+        "encoding": encoding,
+    }
+    return {"pythonClassName": f"{CLASSES}.tensor_feature.Tensor", "tensor": tensor}
+
+
 def _bound(text: str | None, percent: bool, count: int) -> int | None:
     """Return the record that a slice begins or ends with; a part of a per cent is rounded to the closest."""
     if text is None:
@@ -438,19 +687,21 @@ def sniff(probe: Probe) -> bool:
 FORMAT = Format(
     name="tfds",
     title="TensorFlow Datasets",
-    suffixes=(),
+    suffixes=(".tfds", ".rlds"),
     spec="https://www.tensorflow.org/datasets/external_tfrecord",
     reader=TfdsReader,
-    writer=None,
+    writer=TfdsWriter,
     sniff=sniff,
     kinds=(Int, Float, Bool, Tensor, Text, Bytes, Image, Json),
     folder=True,
-    notes="without TensorFlow; splits and slices; RLDS as steps or episodes",
+    notes="without TensorFlow; splits and slices; RLDS as steps or episodes, written from `episode_index`",
     can=Capabilities(
         random_access=True,
         memory_map=True,
         remote_ranges=True,
         checksums="CRC of every record of TFRecord",
+        keeps_schema=True,
+        streaming_write=True,
         ecosystem=("TensorFlow Datasets", "RLDS", "Grain"),
     ),
 )
