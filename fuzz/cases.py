@@ -257,6 +257,30 @@ def _nemo(folder: Path) -> Path:
     return folder / "train.json"
 
 
+def _lhotse(folder: Path) -> Path:
+    """A shard of Shar."""
+    data = (GOLDEN / "audio" / "ulaw.wav").read_bytes()
+    source = {"type": "shar", "channels": [0], "source": ""}
+    said = {"id": "s", "start": 0, "duration": 0.1, "text": "größe", "speaker": "x"}
+    cuts = [
+        {
+            "id": f"a/{number}.x", "start": start, "duration": 0.1, "channel": 0, "supervisions": [said],
+            "recording": {"id": "a", "sources": [source], "duration": 0.1}, "type": "MonoCut",
+        }
+        for number, start in enumerate([0, 0.01])
+    ]  # fmt: skip
+    (folder / "shar").mkdir()
+    with tarfile.open(folder / "shar/recording.000000.tar", "w") as out:
+        for cut in cuts:
+            manifest = json.dumps(cut["recording"]).encode()
+            for name, content in ((f"{cut['id']}.wav", data), (f"{cut['id']}.json", manifest)):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                out.addfile(member, io.BytesIO(content))
+    (folder / "shar/cuts.000000.jsonl").write_text("".join(json.dumps(cut) + "\n" for cut in cuts))
+    return folder / "shar"
+
+
 def _kaldi(folder: Path) -> Path:
     _sounds(folder)
     (folder / "wav.scp").write_text("a wavs/a.wav\nb wavs/a.wav\n")
@@ -283,6 +307,7 @@ def _sqlite(folder: Path) -> Path:
 # Formats that are only read, and of which there is no golden file.
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "kaldi": _kaldi,
+    "lhotse": _lhotse,
     "lst": _list,
     "nemo": _nemo,
     "published": _published,

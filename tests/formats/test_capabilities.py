@@ -249,7 +249,18 @@ def speech(folder: Path, manifest: str) -> Path:
         for name, end in ((manifest, ".wav"), ("text", " words")):
             (folder / name).write_text("".join(f"{number} {number}{end}\n" for number in range(COUNT)))
         return folder
-    rows = [{"audio_filepath": f"{number}.wav", "duration": 1.0, "number": number} for number in range(COUNT)]
+    rows: list[dict[str, Any]] = [
+        {"audio_filepath": f"{number}.wav", "duration": 1.0, "number": number} for number in range(COUNT)
+    ]
+    if manifest == "cuts.jsonl":
+        source = {"type": "file", "channels": [0]}
+        rows = [
+            {
+                "id": f"{number}", "start": 0, "duration": 1, "channel": 0, "type": "MonoCut",
+                "recording": {"sources": [{**source, "source": f"{number}.wav"}], "duration": 1},
+            }
+            for number in range(COUNT)
+        ]  # fmt: skip
     (folder / manifest).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / manifest
 
@@ -258,6 +269,7 @@ def speech(folder: Path, manifest: str) -> Path:
 OTHERS = {
     "gguf": quantised,
     "kaldi": functools.partial(speech, manifest="wav.scp"),
+    "lhotse": functools.partial(speech, manifest="cuts.jsonl"),
     "nemo": functools.partial(speech, manifest="data.json"),
     "sqlite": database,
     "tfds": tensorflow_dataset,
@@ -570,7 +582,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
         wanted = {
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
             "published": "label == 1", "video": "time > 1", "datatrove": "",
-            "kaldi": "id == '37'",
+            "kaldi": "id == '37'", "lhotse": "id == '37'",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
         wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted

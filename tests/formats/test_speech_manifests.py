@@ -1,5 +1,6 @@
-"""Manifests of sounds: NeMo, plain and in archives, and folders of Kaldi."""
+"""Manifests of sounds: NeMo, plain and in archives, folders of Kaldi, cuts and Shar of lhotse."""
 
+import gzip
 import io
 import json
 import pickle
@@ -198,3 +199,148 @@ def test_damaged_segments(folder, segment):
     (folder / "segments").write_text(f"u0 a 0 1\n{segment}\n")
     with pytest.raises(bp.DamagedError, match="line 2"):
         bp.open(folder)
+
+
+# -- lhotse -------------------------------------------------------------------------------------------------
+
+
+def cut(number, start=0.0, duration=1.0, **more):
+    """A cut as lhotse writes it."""
+    source = {"type": "file", "channels": [0], "source": f"wavs/{number}.wav"}
+    said = {
+        "id": "s",
+        "recording_id": "r",
+        "start": 0,
+        "duration": 1.0,
+        "channel": 0,
+        "text": f"words {number}",
+    }
+    recording = {"id": "r", "sources": [source], "sampling_rate": RATE, "num_samples": 8000, "duration": 1.0}
+    return {
+        "id": f"speaker/{number}.cut", "start": start, "duration": duration, "channel": 0,
+        "supervisions": [said, {**said, "text": "more", "speaker": "A", "language": "en"}],
+        "recording": recording, "type": "MonoCut", **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_cuts_of_lhotse(folder, suffix):
+    path = lines(folder / "cuts.jsonl", [cut(0), cut(1, 0.25, 0.5), cut(2, 0.5, 0.5)])
+    if suffix.endswith(".gz"):
+        path.with_suffix(suffix).write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    with bp.open(folder / f"cuts{suffix}") as reader:
+        assert reader.format == "lhotse"
+        assert [sample["text"] for sample in reader] == [f"words {number} more" for number in range(3)]
+        assert (reader[1]["speaker"], reader[1]["language"]) == ("A", "en")
+        assert [one["text"] for one in reader[0]["supervisions"]] == ["words 0", "more"]
+        assert bytes(reader.read([0])["audio"][0]) == sound(0)
+        assert reader.spans("audio", [0]).files[0].endswith("wavs/0.wav")
+        assert reader.spans("audio", [0, 1]) is None
+        assert (heard(reader, 1) == SOUNDS[1][2000:6000]).all()
+        assert (heard(reader, 2) == SOUNDS[2][4000:]).all()
+        assert reader.by_key("speaker/1.cut")["start"] == 0.25
+        assert pickle.loads(pickle.dumps(reader))[2]["duration"] == 0.5
+    with bp.open(folder) as reader:
+        assert reader.format == "lhotse"
+
+
+def test_one_channel_of_a_cut(folder):
+    both = np.hstack([SOUNDS[0], SOUNDS[1]])
+    (folder / "wavs/0.wav").write_bytes(wav.write(both, RATE, "PCM_16"))
+    stereo = cut(0, channel=1)
+    stereo["recording"]["sources"][0]["channels"] = [0, 1]
+    many = {**stereo, "type": "MultiCut", "channel": [0, 1]}
+    with bp.open(lines(folder / "cuts.jsonl", [stereo, many])) as reader:
+        assert (heard(reader, 0) == SOUNDS[1]).all()
+        assert (heard(reader, 1) == both).all()
+
+
+def test_cuts_that_are_not_read(folder):
+    command, memory, lost = cut(0), cut(0), cut(0)
+    command["recording"]["sources"][0] |= {"type": "command", "source": "touch ran"}
+    memory["recording"]["sources"][0] |= {"type": "memory", "source": "AAAA"}
+    lost["recording"]["sources"][0]["source"] = "../0.wav"
+    mixed = {"id": "m", "tracks": [{"cut": cut(0), "offset": 0}], "type": "MixedCut"}
+    path = lines(folder / "cuts.jsonl", [command, memory, mixed, cut(0, -1.0), lost, cut(1)])
+    reasons = ["command", "one file", "MixedCut", "no part of a recording", "does not lie in"]
+    with bp.open(path) as reader:
+        for row, reason in enumerate(reasons):
+            with pytest.raises((bp.DamagedError, bp.UnsafeError), match=reason) as caught:
+                reader[row]
+            assert caught.value.sample == row
+        assert bytes(reader.read([5])["audio"][0]) == sound(1)
+    assert not (folder / "ran").exists()
+
+
+def shar(folder, *, without=None):
+    """Two shards as lhotse's SharWriter lays them out; a cut may be without its recording."""
+    for shard, numbers in enumerate(((0, 1, 2), (3, 4))):
+        rows, members = [], {}
+        for number in numbers:
+            row = cut(number)
+            row["recording"]["sources"][0] |= {"type": "shar", "source": ""}
+            rows.append(row)
+            data, manifest = (".nodata", ".nometa") if number == without else (".wav", ".json")
+            members[row["id"] + data] = b"" if number == without else sound(number)
+            members[row["id"] + manifest] = (
+                b"" if number == without else json.dumps(row["recording"]).encode()
+            )
+        packed = lines(folder / "cuts.jsonl", rows)
+        (folder / f"cuts.00000{shard}.jsonl.gz").write_bytes(gzip.compress(packed.read_bytes()))
+        packed.unlink()
+        archive(folder / f"recording.00000{shard}.tar", members)
+    return folder
+
+
+def test_shar(tmp_path):
+    with bp.open(shar(tmp_path)) as reader:
+        assert reader.format == "lhotse"
+        assert [bytes(cell) for cell in reader.read(range(5))["audio"]] == [sound(n) for n in range(5)]
+        spans = reader.spans("audio", [4])
+        assert spans.files[spans.file[0]] == str(tmp_path / "recording.000001.tar")
+        assert reader[3]["text"] == "words 3 more"
+    with bp.open(tmp_path / "cuts.000001.jsonl.gz") as reader:
+        assert [bytes(cell) for cell in reader.read([0, 1])["audio"]] == [sound(3), sound(4)]
+    assert bp.verify(tmp_path).ok
+    bp.convert(tmp_path, tmp_path / "out.beton")
+    assert bytes(bp.open(tmp_path / "out.beton").read([4])["audio"][0]) == sound(4)
+    (tmp_path / "recording.000001.tar").unlink()
+    with pytest.raises(bp.NotFoundError, match="no such archive"):
+        bp.open(tmp_path)
+
+
+def test_shar_without_a_recording(tmp_path):
+    with bp.open(shar(tmp_path, without=1)) as reader:
+        assert reader.schema["audio"].optional
+        assert [sample["audio"] is None for sample in reader] == [False, True, False, False, False]
+
+
+def test_resume_in_shar(tmp_path):
+    def loader():
+        return bp.Loader(bp.open(shared), 2, order="random", seed=1)
+
+    shared = shar(tmp_path)
+    batches = iter(first := loader())
+    next(batches)
+    state = first.state_dict()
+    rest = [list(batch["id"]) for batch in batches]
+    (again := loader()).load_state_dict(state)
+    assert [list(batch["id"]) for batch in again] == rest
+
+
+@pytest.mark.reference
+def test_what_lhotse_writes(folder):
+    lhotse = pytest.importorskip("lhotse")
+    cuts = lhotse.CutSet.from_cuts(
+        lhotse.Recording.from_file(folder / f"wavs/{n}.wav", recording_id=f"a.{n}").to_cut() for n in range(5)
+    )
+    cuts = cuts.cut_into_windows(0.5).to_eager()
+    cuts.to_file(folder / "cuts.jsonl.gz")
+    (folder / "shar").mkdir()
+    cuts.to_shar(folder / "shar", fields={"recording": "wav"}, shard_size=4)
+    for path in (folder / "cuts.jsonl.gz", folder / "shar"):
+        with bp.open(path) as reader:
+            assert [sample["id"] for sample in reader] == [one.id for one in cuts]
+            for row, one in enumerate(cuts):
+                assert np.array_equal(heard(reader, row).T, np.rint(one.load_audio() * 32768))

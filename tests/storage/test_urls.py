@@ -7,11 +7,13 @@ the server is, only the option ``endpoint`` says: a reader that loses the option
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pickle
 import shutil
 import sqlite3
+import tarfile
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -91,6 +93,24 @@ def published(folder: Path) -> str:
     return "cifar"
 
 
+def shar(folder: Path) -> str:
+    """A shard of lhotse."""
+    recording = {"sources": [{"type": "shar", "channels": [0], "source": ""}], "duration": 1.0}
+    cuts = [
+        {"id": f"{n}", "start": 0, "duration": 1.0, "channel": 0, "recording": recording, "type": "MonoCut"}
+        for n in range(ROWS)
+    ]
+    os.makedirs(folder / "shar")
+    (folder / "shar/cuts.000000.jsonl").write_text("".join(json.dumps(cut) + "\n" for cut in cuts))
+    with tarfile.open(folder / "shar/recording.000000.tar", "w") as out:
+        for number in range(ROWS):
+            data = sound(number + 1)
+            member = tarfile.TarInfo(f"{number}.wav")
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    return "shar"
+
+
 def speech(folder: Path, manifest: str) -> str:
     """Sounds and their manifest, of NeMo or Kaldi."""
     os.makedirs(folder / "speech")
@@ -119,6 +139,7 @@ def database(folder: Path) -> str:
 MADE: dict[str, Callable[[Path], str]] = {
     "gguf": copied(GOLDEN / "gguf/quantised.gguf"),
     "kaldi": lambda folder: speech(folder, "wav.scp"),
+    "lhotse": shar,
     "lst": list_file,
     "nemo": lambda folder: speech(folder, "train.json"),
     "pmml": copied(GOLDEN / "models/tree.pmml"),

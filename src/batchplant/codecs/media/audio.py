@@ -214,15 +214,21 @@ def encode(samples: Any, rate: int, encoding: str = "flac", subtype: str | None 
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def cut(data: Any, first: float, seconds: float | None = None) -> bytes:
-    """Return a part of a sound as a WAV file, from a second on; 16 bits where the sound has as many."""
+def cut(data: Any, first: float, seconds: float | None = None, channel: int | None = None) -> bytes:
+    """Return a part of a sound, or of one channel, as a WAV file, from a second on.
+
+    It has 16 bits where the sound has as many.
+    """
     head = header(data)
     # A product beyond the largest real cannot be rounded.
     start = round(min(first * head.rate, head.frames))
     remaining = head.frames - start
     count = remaining if seconds is None else round(min(seconds * head.rate, remaining))
     dtype, subtype = ("int16", "PCM_16") if head.subtype == "PCM_16" else ("float32", "FLOAT")
-    return wav.write(decode(data, start, count, dtype=dtype), head.rate, subtype)
+    if channel is not None and channel >= head.channels:
+        raise DecodeError(f"it has {head.channels} channels, none of number {channel}")
+    samples = decode(data, start, count, dtype=dtype)
+    return wav.write(samples if channel is None else samples[:, [channel]], head.rate, subtype)
 
 
 def _check_size(samples: int) -> None:

@@ -21,7 +21,7 @@ from ...codecs.media import audio
 from ...data.reader import Reader, ReaderWrapper
 from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, located
 from ...schema import Audio, Bytes, Float, Image, Int, Schema, Text, Video
-from ...schema.columns import I64, AnyArray, Column, Columns, Masked, Ragged, starts_of
+from ...schema.columns import I64, U8, AnyArray, Column, Columns, Masked, Ragged, starts_of
 from ...storage import absolute, is_below, is_remote, like, parent, tree
 from ...storage.spans import Spans, concat_spans
 from .folders.files import open_files, placed
@@ -89,6 +89,11 @@ class Manifest:
             return None
         with placed(self._path, self._field, rows.tolist()):
             return self._files.spans(names)
+
+    def contents(self, rows: I64) -> Iterable[U8 | None]:
+        """All bytes of each file, mapped where it is local: a part of a large one touches only its pages."""
+        spans = None if is_remote(self._path) else self.spans(rows)
+        return self.read(rows) if spans is None else views(spans)
 
     def ahead(self, rows: I64) -> Spans | None:
         """The same for a caller that asks for the bytes ahead."""
@@ -224,7 +229,7 @@ class MediaReader(ReaderWrapper):
             return SECONDS
         return BYTE_RANGE if all(kinds.get(name) is Int for name in BYTE_RANGE) else None
 
-    def _parts(self, rows: I64) -> tuple[AnyArray, AnyArray]:
+    def _parts(self, rows: I64) -> tuple[AnyArray, ...]:
         """Return where the parts of files begin and how long they are; NaN where a sample does not say."""
         assert self._window is not None
         columns = self.base.read(rows, self._window)
@@ -242,19 +247,19 @@ class MediaReader(ReaderWrapper):
         manifest = self._manifests[name]
         if self._window is None:
             return manifest.read(rows)
-        spans = manifest.spans(rows)
-        contents: Iterable[object] = manifest.read(rows) if spans is None else views(spans)
+        contents = manifest.contents(rows)
         cells: list[object] = []
-        for row, content, first, size in zip(rows.tolist(), contents, *self._parts(rows), strict=True):
+        for row, content, *part in zip(rows.tolist(), contents, *self._parts(rows), strict=True):
             if content is None:
                 cells.append(None)
                 continue
             with located(path=manifest.path_of(row), sample=row, field=name):
-                cells.append(self._part(content, float(first), float(size)))
+                cells.append(self._part(content, *map(float, part)))
         return Ragged.from_cells(cells)
 
-    def _part(self, content: Any, first: float, size: float) -> object:
+    def _part(self, content: Any, *part: float) -> object:
         """Return a part of a file: bytes, or the seconds of a sound as WAV."""
+        first, size = part
         first = 0.0 if math.isnan(first) else first
         if not self._in_seconds:
             last = len(content) if math.isnan(size) else first + size

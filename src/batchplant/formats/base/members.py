@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,9 +125,13 @@ class Members:
 
     ahead = spans
 
+    def contents(self, rows: I64) -> Iterable[U8 | None]:
+        """Return the bytes of each member where they lie."""
+        return views(self.spans(rows))
+
     def read(self, rows: I64) -> Ragged:
         """Return the bytes of members."""
-        return Ragged.from_cells(list(views(self.spans(rows))))
+        return Ragged.from_cells(list(self.contents(rows)))
 
     def path_of(self, row: int) -> str | None:
         """Return the archive of a row."""

@@ -13,11 +13,12 @@ from ....storage import join, open_source, tree
 from ....storage.zips import ZipMembers
 from ..format import Probe
 
-COCO, YOLO, VOC, PUBLISHED, KALDI = "coco", "yolo", "voc", "published", "kaldi"
+COCO, YOLO, VOC, PUBLISHED, KALDI, LHOTSE = "coco", "yolo", "voc", "published", "kaldi", "lhotse"
 # Of Kaldi: the list of recordings.
 RECORDINGS = "wav.scp"
 # Of ILSVRC beside its validation images; of Common Voice, whose sounds are in a folder beside tables.
 GROUND_TRUTH, CLIPS = "ILSVRC2012_validation_ground_truth.txt", "clips/"
+_CUTS = re.compile(r"cuts(\.[\w-]+)?\.jsonl(\.gz|\.zst)?")
 # Names looked at in a folder, and bytes of a file.
 PROBED_NAMES, HEAD_BYTES = 64, 1 << 16
 # Files of annotations lie alone, or few beside each other; many are something else.
@@ -29,6 +30,11 @@ _LIST = re.compile(rb'"(images|annotations)"\s*:\s*\[')
 _NAMES = re.compile(rb"^\s*names\s*:", re.M)
 _PATHS = re.compile(rb"^\s*(train|val|test|nc)\s*:", re.M)
 _OBJECT = re.compile(rb"\s*\d+(\s+[-+.\deE]+){4,}\s*")
+
+
+def is_cuts(name: str) -> bool:
+    """Return whether a file of this name has cuts of lhotse."""
+    return _CUTS.fullmatch(name) is not None
 
 
 def is_coco(head: bytes) -> bool:
@@ -49,6 +55,8 @@ def annotated(probe: Probe) -> str | None:
         return PUBLISHED
     if RECORDINGS in names:
         return KALDI
+    if any(map(is_cuts, names)):
+        return LHOTSE
     with contextlib.suppress(BatchplantError, OSError):
         if _is_voc(probe.path, names):
             return VOC
