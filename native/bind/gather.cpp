@@ -161,17 +161,45 @@ std::tuple<Array<int64_t>, Array<int64_t>> pieces_of(const Int64s& starts, const
     auto piece = std::make_unique_for_overwrite<int64_t[]>(n), row = std::make_unique_for_overwrite<int64_t[]>(n);
     // Pieces are often of one size, and then the quotient tells.
     const int64_t each = starts.size() > 1 ? std::max<int64_t>(first[1] - first[0], 1) : 1;
+    const auto contains = [&](int64_t guess, int64_t number) {
+        return static_cast<uint64_t>(guess) + 1 < starts.size() && first[guess] <= number && number < first[guess + 1];
+    };
+    int64_t last = 0;
     for (size_t i = 0; i < n; ++i) {
         const int64_t number = numbers.data()[i];
-        const int64_t guess = number / each;
-        const bool right = number >= 0 && static_cast<uint64_t>(guess) + 1 < starts.size() && first[guess] <= number &&
-                           number < first[guess + 1];
-        const int64_t* after = right ? first + guess + 1 : std::upper_bound(first, end, number);
-        if (after == first) throw_bad_run(static_cast<int64_t>(i));
-        piece[i] = after - first - 1;
-        row[i] = numbers.data()[i] - after[-1];
+        if (!contains(last, number)) {
+            last = number < 0 ? 0 : number / each;
+            if (!contains(last, number)) last = std::upper_bound(first, end, number) - first - 1;
+            if (last < 0) throw_bad_run(static_cast<int64_t>(i));
+        }
+        piece[i] = last;
+        row[i] = number - first[last];
     }
     return {array_of(piece, n), array_of(row, n)};
+}
+
+// The cells as text; nothing if one of them is not UTF-8.
+std::optional<nb::list> texts(const Bytes& data, const Int64s& offsets) {
+    const size_t n = offsets.size() == 0 ? 0 : offsets.size() - 1;
+    nb::list cells = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(n)));
+    if (!cells.is_valid()) throw nb::python_error();
+    for (size_t i = 0; i < n; ++i) {
+        const int64_t start = offsets.data()[i];
+        // Offsets that lie may be so far apart that their difference overflows.
+        const auto size =
+            static_cast<int64_t>(static_cast<uint64_t>(offsets.data()[i + 1]) - static_cast<uint64_t>(start));
+        if (!run_fits(start, size, data.size())) throw_bad_run(static_cast<int64_t>(i));
+        const char* from = size > 0 ? reinterpret_cast<const char*>(data.data()) + start : "";
+        PyObject* const cell = PyUnicode_FromStringAndSize(from, static_cast<Py_ssize_t>(size));
+        if (cell == nullptr) {
+            if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) throw nb::python_error();
+            PyErr_Clear();
+            return std::nullopt;
+        }
+        // It takes over the reference, even where it fails.
+        if (PyList_SetItem(cells.ptr(), static_cast<Py_ssize_t>(i), cell) < 0) throw nb::python_error();
+    }
+    return cells;
 }
 
 }  // namespace
@@ -198,6 +226,8 @@ nothing, unless all of a few of its pages are in memory.)");
                "Copy rows of one width; row i begins at start + i * stride. Otherwise as gather_runs.");
     module.def("pieces_of", pieces_of, array_arg("starts"), array_arg("numbers"),
                "Find the piece that every number falls into, and its place there. Pieces begin at starts, ascending.");
+    module.def("texts", texts, array_arg("data"), array_arg("offsets"),
+               "Decode the cells between the offsets as a list of str; None if one of them is not UTF-8.");
     module.def("distinct", distinct, array_arg("numbers"),
                "The numbers that occur, ascending, and for each number its place among them.");
 }

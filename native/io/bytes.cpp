@@ -27,10 +27,16 @@ int64_t copy_runs(const uint8_t* src, size_t src_size, const int64_t* src_starts
             return static_cast<int64_t>(i);
         }
     }
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 1 < n) prefetch_run(src + src_starts[i + 1], sizes[i + 1]);
+    for (size_t i = 0, end; i < n; i = end) {
+        int64_t size = sizes[i];
+        // Runs that lie one behind the other on both sides are one.
+        for (end = i + 1; end < n; ++end) {
+            if (src_starts[end] != src_starts[i] + size || dst_starts[end] != dst_starts[i] + size) break;
+            size += sizes[end];
+        }
+        if (end < n) prefetch_run(src + src_starts[end], sizes[end]);
         // An empty run may come with a null buffer, which memmove must not be given.
-        if (sizes[i] > 0) std::memmove(dst + dst_starts[i], src + src_starts[i], static_cast<size_t>(sizes[i]));
+        if (size > 0) std::memmove(dst + dst_starts[i], src + src_starts[i], static_cast<size_t>(size));
     }
     return -1;
 }

@@ -7,6 +7,17 @@
 
 namespace batchplant {
 
+namespace {
+
+// The end of the rows from number `i` on that follow each other in one piece: they are copied at once.
+size_t end_of_rows(const int64_t* piece, const int64_t* row, size_t i, size_t n) {
+    size_t end = i + 1;
+    while (end < n && row[end] == row[end - 1] + 1 && piece[end] == piece[i]) ++end;
+    return end;
+}
+
+}  // namespace
+
 int64_t place_cells(const CellPiece* pieces, size_t count, const int64_t* piece, const int64_t* row, size_t n,
                     int64_t* offsets) {
     int64_t end = 0;
@@ -28,12 +39,13 @@ int64_t place_cells(const CellPiece* pieces, size_t count, const int64_t* piece,
 
 void copy_cells(const CellPiece* pieces, const int64_t* piece, const int64_t* row, size_t n, const int64_t* offsets,
                 uint8_t* out) {
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 1 < n) {
-            const CellPiece& next = pieces[piece[i + 1]];
-            prefetch_run(next.data + next.offsets[row[i + 1]], offsets[i + 2] - offsets[i + 1]);
+    for (size_t i = 0, end; i < n; i = end) {
+        end = end_of_rows(piece, row, i, n);
+        if (end < n) {
+            const CellPiece& next = pieces[piece[end]];
+            prefetch_run(next.data + next.offsets[row[end]], offsets[end + 1] - offsets[end]);
         }
-        const int64_t size = offsets[i + 1] - offsets[i];
+        const int64_t size = offsets[end] - offsets[i];
         // An empty cell may come with a null buffer, which memcpy must not be given.
         if (size == 0) continue;
         const CellPiece& from = pieces[piece[i]];
@@ -42,20 +54,28 @@ void copy_cells(const CellPiece* pieces, const int64_t* piece, const int64_t* ro
 }
 
 void concatenate_runs(const uint8_t* data, const int64_t* starts, const int64_t* offsets, size_t n, uint8_t* out) {
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 2 < n) prefetch_run(data + starts[i + 2], offsets[i + 3] - offsets[i + 2]);
-        const int64_t size = offsets[i + 1] - offsets[i];
+    for (size_t i = 0, end; i < n; i = end) {
+        end = i + 1;
+        // Runs that lie one behind the other are one.
+        while (end < n && starts[end] == starts[i] + (offsets[end] - offsets[i])) ++end;
+        if (end + 1 < n) prefetch_run(data + starts[end + 1], offsets[end + 2] - offsets[end + 1]);
+        const int64_t size = offsets[end] - offsets[i];
         if (size > 0) std::memcpy(out + offsets[i], data + starts[i], static_cast<size_t>(size));
     }
 }
 
 int64_t first_bad_row(const CellPiece* pieces, size_t count, size_t width, const int64_t* piece, const int64_t* row,
                       size_t n) {
+    // Divisions are slow, and the next row is often of the same piece.
+    int64_t last = -1;
+    uint64_t rows = 0;
     for (size_t i = 0; i < n; ++i) {
-        const bool known = piece[i] >= 0 && static_cast<uint64_t>(piece[i]) < count;
-        const bool inside =
-            known && row[i] >= 0 && width > 0 && static_cast<uint64_t>(row[i]) < pieces[piece[i]].size / width;
-        if (!inside) return static_cast<int64_t>(i);
+        if (piece[i] != last) {
+            last = piece[i];
+            const bool known = last >= 0 && static_cast<uint64_t>(last) < count;
+            rows = known && width > 0 ? pieces[last].size / width : 0;
+        }
+        if (row[i] < 0 || static_cast<uint64_t>(row[i]) >= rows) return static_cast<int64_t>(i);
     }
     return -1;
 }
@@ -63,9 +83,10 @@ int64_t first_bad_row(const CellPiece* pieces, size_t count, size_t width, const
 void copy_rows(const CellPiece* pieces, size_t width, const int64_t* piece, const int64_t* row, size_t n,
                uint8_t* out) {
     const auto at = [&](size_t i) { return pieces[piece[i]].data + static_cast<size_t>(row[i]) * width; };
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 2 < n) prefetch_run(at(i + 2), static_cast<int64_t>(width));
-        std::memcpy(out + i * width, at(i), width);
+    for (size_t i = 0, end; i < n; i = end) {
+        end = end_of_rows(piece, row, i, n);
+        if (end + 1 < n) prefetch_run(at(end + 1), static_cast<int64_t>(width));
+        std::memcpy(out + i * width, at(i), (end - i) * width);
     }
 }
 
@@ -83,9 +104,13 @@ int64_t first_bad_row(size_t size, int64_t start, int64_t stride, int64_t width,
 void copy_rows(const uint8_t* data, int64_t start, int64_t stride, int64_t width, const int64_t* row, size_t n,
                uint8_t* out) {
     const auto at = [&](size_t i) { return data + start + row[i] * stride; };
-    for (size_t i = 0; i < n; ++i) {
-        if (i + 2 < n) prefetch_run(at(i + 2), width);
-        if (width > 0) std::memcpy(out + i * static_cast<size_t>(width), at(i), static_cast<size_t>(width));
+    if (width <= 0) return;
+    const auto bytes = static_cast<size_t>(width);
+    for (size_t i = 0, end; i < n; i = end) {
+        end = i + 1;
+        while (stride == width && end < n && row[end] == row[end - 1] + 1) ++end;
+        if (end + 1 < n) prefetch_run(at(end + 1), width);
+        std::memcpy(out + i * bytes, at(i), (end - i) * bytes);
     }
 }
 

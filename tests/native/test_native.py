@@ -1,6 +1,7 @@
 """The native core, against Pillow, OpenCV's recorded results, and damaged data."""
 
 import io
+import itertools
 import mmap
 import os
 import struct
@@ -299,6 +300,47 @@ def test_copy_runs_inside_one_array():
     data = np.arange(10, dtype=np.uint8)
     _native.copy_runs(data, i64(0), i64(8), data, i64(2))
     assert data.tolist() == [0, 1, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 9)), max_size=8),
+    width=st.sampled_from([1, 4, 24]),
+)
+def test_rows_that_follow_each_other_are_those_of_numpy(rows, width):
+    """Runs of rows, which are copied at once, within a piece and over the end of one."""
+    table = np.random.default_rng(0).integers(0, 256, (40, width), dtype=np.uint8)
+    starts = i64(0, 8, 16, 40)
+    numbers = np.array([n for first, count in rows for n in range(first, min(first + count, 40))], np.int64)
+    pieces = _native.Pieces(3)
+    texts = _native.Pieces(3)
+    for number, (start, end) in enumerate(itertools.pairwise(starts.tolist())):
+        pieces.put(number, table[start:end].reshape(-1))
+        texts.put(number, table[start:end].reshape(-1), np.arange(end - start + 1) * width)
+    piece, row = _native.pieces_of(starts, numbers)
+    wanted = table[numbers].tobytes()
+    assert pieces.rows(width, piece, row).tobytes() == wanted
+    data, offsets = texts.cells(piece, row)
+    assert data.tobytes() == wanted
+    assert offsets.tolist() == [width * n for n in range(len(numbers) + 1)]
+    sizes = np.full(len(numbers), width)
+    assert _native.gather_runs(table.reshape(-1), numbers * width, sizes)[0].tobytes() == wanted
+    assert _native.gather_strided(table.reshape(-1), 0, width, width, numbers).tobytes() == wanted
+
+
+def test_texts():
+    data = np.frombuffer("aäb€".encode(), np.uint8)
+    assert _native.texts(data, i64(0, 1, 3, 3, 4, 7)) == ["a", "ä", "", "b", "€"]
+    assert _native.texts(data, i64(4, 7)) == ["€"]
+    assert _native.texts(data[:0], i64(0, 0)) == [""]
+    assert _native.texts(data, i64()) == []
+    # In the middle of a character.
+    assert _native.texts(data, i64(0, 2, 3)) is None
+
+
+@pytest.mark.parametrize("offsets", [(0, 8), (-1, 2), (3, 2), (0, HUGE), (-HUGE, HUGE), (HUGE, -HUGE)])
+def test_texts_out_of_bounds(offsets):
+    with pytest.raises(IndexError):
+        _native.texts(np.zeros(7, np.uint8), i64(*offsets))
 
 
 def test_copy_runs_refuses_wrong_arrays():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import json
 import math
 import operator
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _native
 from .. import schema as kinds
 from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, SchemaError, near
 from ..schema import Field, Schema
@@ -310,16 +310,8 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
 
 def decode_texts(column: Ragged) -> list[str | None] | None:
     """Return all cells of a Text field at once; None if one is not UTF-8."""
-    ends = (column.offsets - column.offsets[0]).tolist()
-    data = column.data[column.offsets[0] : column.offsets[-1]].tobytes()
-    values: list[str | None]
-    try:
-        if data.isascii():
-            text = str(data, "ascii")
-            values = [text[start:end] for start, end in itertools.pairwise(ends)]
-        else:
-            values = [str(data[start:end], "utf-8") for start, end in itertools.pairwise(ends)]
-    except UnicodeDecodeError:
+    values: list[str | None] | None = _native.texts(column.data, column.offsets)
+    if values is None:
         return None
     if column.valid is not None:
         return [value if valid else None for value, valid in zip(values, column.valid.tolist(), strict=True)]

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from ... import _native
 from ...codecs.arrow import KEY, from_arrow, pyarrow, schema_of
 from ...codecs.arrow.hugging_face import path_structs, plain_files, with_files
 from ...codecs.arrow.types import is_binary, is_file_struct, is_text
@@ -308,7 +309,8 @@ class ParquetReader(ParquetRows):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         images = [name for name in fields if isinstance(self.schema[name], Image)]
-        if not images or len(indices) > MAX_SINGLE_CELLS * len(np.unique(self._units_of(indices)[0])):
+        units, _ = _native.distinct(self._units_of(indices)[0])
+        if not images or len(indices) > MAX_SINGLE_CELLS * len(units):
             return super()._read(indices, fields)
         cells = {name: self._spans(name, indices) for name in images}
         others = [name for name in fields if cells.get(name) is None]

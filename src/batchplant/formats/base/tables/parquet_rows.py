@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .... import _native
 from ....data.expressions import Bound, Bounds, can_match, comparison_of, fields_of
 from ....data.expressions.binding import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
@@ -332,7 +333,7 @@ class PageReadPolicy:
 
     def wants(self, units: I64, rows: I64, names: tuple[str, ...]) -> bool:
         """True if these local rows, each of its unit, should be read by pages."""
-        used = np.unique(units)
+        used, _ = _native.distinct(units)
         if not names or not len(used) or len(units) > MAX_ROWS_BY_PAGE * len(used):
             return False
         size = self._size(names)
@@ -341,7 +342,7 @@ class PageReadPolicy:
         lately = self._last_request[used] > self._clock - self._cache_bytes / size
         if lately.mean() > 0.5:
             return False
-        first = int(used[0])
+        first = used[0]
         runs = self._reader._row_runs(first, np.unique(rows[units == first]), names)
         return runs is not None and _bytes(runs) < MAX_PAGE_FRACTION * _bytes(
             self._reader._unit_runs(first, names)
@@ -363,7 +364,7 @@ class PageReadPolicy:
 
     def note(self, units: I64) -> None:
         """Record a request of these units. Races between threads only blur the clock."""
-        used = np.unique(units)
+        used, _ = _native.distinct(units)
         self._last_request[used] = self._clock
         self._clock += len(used)
 
