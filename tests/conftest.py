@@ -49,7 +49,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Without time limits: the machine may be busy. The same examples every time, but for the thorough run.
 if hypothesis:
     untimed = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-    hypothesis.settings.register_profile("quick", untimed, max_examples=20, derandomize=True, database=None)
+    hypothesis.settings.register_profile("quick", untimed, max_examples=12, derandomize=True, database=None)
     hypothesis.settings.register_profile("thorough", untimed, max_examples=500)
     hypothesis.settings.load_profile("thorough" if EXHAUSTIVE else "quick")
 

@@ -72,6 +72,7 @@ def test_a_second_opening_lists_nothing(photos: Path, scans: list[str]) -> None:
     assert keys(photos) == files_of(photos)
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_listing_is_written_anew(photos: Path, scans: list[str], tmp_path: Path) -> None:
     settle()
     expected = keys(photos)

@@ -86,7 +86,8 @@ FARTHEST = {"area": 2, "nearest": 0, "bilinear": 2, "bicubic": 3}
 @pytest.mark.parametrize(
     ("filter", "size"),
     [
-        *[("area", 64), ("bilinear", (200, 31)), ("bicubic", (200, 31)), ("nearest", 64)],
+        *[("area", 64), ("bicubic", (200, 31))],
+        *exhaustive(("bilinear", (200, 31)), ("nearest", 64)),
         *exhaustive(("area", (200, 31)), ("bilinear", 64), ("bicubic", 64), ("nearest", (200, 31))),
     ],
 )

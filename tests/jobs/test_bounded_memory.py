@@ -105,6 +105,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):

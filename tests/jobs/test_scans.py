@@ -65,6 +65,7 @@ def test_verify_finds_the_same_on_every_engine(engine: str, shards: Path, other:
     assert seen == sorted(seen)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "how",
     [

@@ -921,6 +921,7 @@ def test_pick(name: str, made: Callable[[str], str], monkeypatch: pytest.MonkeyP
     assert json.loads(json.dumps(found.to_json(), default=str))["format"] == found.format
 
 
+@pytest.mark.exhaustive
 def test_pick_remote_parquet(bucket: Bucket, made: Callable[[str], str]) -> None:
     url = bucket.put("images.parquet", Path(made("remote parquet")).read_bytes())
     reader = bp.open(url, endpoint=bucket.endpoint)
@@ -1025,6 +1026,7 @@ def test_command(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert not found["advice"]["error"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("goal", ["archive", "analyse", "stream", "share"])
 def test_other_goals_for_real(goal: str) -> None:
     source = bp.open({"x": np.arange(500), "y": np.arange(500.0)})
@@ -1034,6 +1036,7 @@ def test_other_goals_for_real(goal: str) -> None:
     assert found.prediction.bytes > 0
 
 
+@pytest.mark.exhaustive
 def test_what_will_lie_in_a_bucket_is_tried_over_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = sys.modules["batchplant.tools.advise.trial"]
     opened: list[str] = []

@@ -499,6 +499,7 @@ def test_an_interrupt_leaves_nothing(dataset: str, place: str, moment: str) -> N
         measure.formats(reader, ["webdataset"], scratch=place, progress=stop, **QUICK)
 
 
+@pytest.mark.exhaustive
 def test_a_bucket_counts_bytes_and_is_empty_again(
     dataset: str, place: str, shelf: Callable[[], list[str]]
 ) -> None:

@@ -176,6 +176,7 @@ def test_a_node_finds_in_its_cache_what_it_has_fetched(found: Any) -> None:
     assert cached.later.samples_per_second > cached.first.samples_per_second
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("better", "worse"),
     [
@@ -402,6 +403,7 @@ def test_blocks_between_the_samples_of_a_batch_are_not_needed_by_it() -> None:
     assert use.within(140, 910) == 20
 
 
+@pytest.mark.exhaustive
 def test_memory_that_is_too_small_costs_requests_not_bytes() -> None:
     """A tenth of the data fits, and samples are fetched by themselves: each once, or a little more."""
     found = [simulate(SPARSE.but(loader={"fetch_bytes": room})) for room in ("300MB", "20MB", "3MB")]

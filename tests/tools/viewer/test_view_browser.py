@@ -55,6 +55,7 @@ def test_page_opens_and_is_accessible(chromium: Any) -> None:
         assert page.inner_text(".sample h2") == "Sample 1"
 
 
+@pytest.mark.exhaustive
 def test_class_names_neither_turn_nor_fill_the_page(chromium: Any) -> None:
     """Marks of direction are shown as codes in every part of the page; a name of any length is cut."""
     names = ["cat", "evil\u202egnp", "L" * 10_000]
@@ -80,6 +81,7 @@ def test_class_names_neither_turn_nor_fill_the_page(chromium: Any) -> None:
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), hash
 
 
+@pytest.mark.exhaustive
 def test_annotations_of_a_sample_are_named_and_drawn(chromium: Any) -> None:
     with viewed(chromium, objects(), width=1200) as tab:
         page = tab.go("sample=0").page
@@ -139,6 +141,7 @@ def test_tensors_are_opened_by_keys_and_fit_a_phone(chromium: Any, tmp_path: Pat
         assert tab.axe() == []
 
 
+@pytest.mark.exhaustive
 def test_volumes_and_tokens_fill_the_pane(chromium: Any) -> None:
     volumes = bp.open({"ct": np.arange(2 * 4 * 16 * 16, dtype=np.float32).reshape(2, 4, 16, 16)})
     with viewed(chromium, volumes) as tab:

@@ -484,6 +484,7 @@ def test_what_went_wrong_is_tried_again_later() -> None:
 # -- many ask at once --------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_fifty_tabs_leave_nothing_behind(reader: Reader) -> None:
     """Half of them go away in the middle of an answer."""
     before = set(threading.enumerate())
@@ -562,6 +563,7 @@ def test_the_grid_shows_images_and_samples_by_keyboard(chromium: Any, reader: Re
         page.keyboard.press("Escape")
 
 
+@pytest.mark.exhaustive
 def test_a_link_leads_to_a_sample(chromium: Any, reader: Reader) -> None:
     with viewed(chromium, reader, width=390, height=844, scheme="dark") as tab:
         page = tab.go("sample=4").page
@@ -571,6 +573,7 @@ def test_a_link_leads_to_a_sample(chromium: Any, reader: Reader) -> None:
         assert tab.axe() == []
 
 
+@pytest.mark.exhaustive
 def test_filter_search_and_sort_in_the_page(chromium: Any, reader: Reader) -> None:
     with viewed(chromium, reader) as tab:
         page = tab.go().page
@@ -602,6 +605,7 @@ def test_filter_search_and_sort_in_the_page(chromium: Any, reader: Reader) -> No
         page.wait_for_function("() => document.querySelector('.count').textContent === '60 samples'")
 
 
+@pytest.mark.exhaustive
 def test_the_end_of_ten_million_samples_is_one_key_away(chromium: Any, reader: Reader) -> None:
     many = reader.subset(np.arange(10_000_000) % 5)
     with viewed(chromium, many) as tab:

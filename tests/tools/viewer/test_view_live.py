@@ -269,6 +269,7 @@ def test_augmentation_by_its_route(images: str) -> None:
         assert ask("augment/99").status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_augment_in_the_page(chromium: Any, images: str) -> None:
     reader = bp.open(images)
     with viewed(chromium, reader, pipeline={"image": AUGMENT}) as tab:

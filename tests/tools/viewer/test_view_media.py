@@ -518,6 +518,7 @@ def until(page: Any, true: str) -> None:
     page.wait_for_function(f"() => {true}")
 
 
+@pytest.mark.exhaustive
 def test_sounds_are_heard_and_seen(chromium: Any, sounds: Any) -> None:
     with viewed(chromium, sounds) as tab:
         tab.go("sample=2")
@@ -555,6 +556,7 @@ def test_videos_play_and_are_scrubbed(chromium: Any, clips: Any) -> None:
         assert tab.axe() == []
 
 
+@pytest.mark.exhaustive
 def test_slices_follow_the_slider(chromium: Any, tmp_path: Path) -> None:
     volume = np.zeros((2, 5, 6, 7), np.float32)
     volume[1, 4] = 3
@@ -620,6 +622,7 @@ def test_boxes_lie_over_images(chromium: Any, tmp_path: Path) -> None:
         assert page.evaluate(both, numbers) == ours
 
 
+@pytest.mark.exhaustive
 def test_a_model_in_the_page(chromium: Any, tmp_path: Path) -> None:
     with viewed(chromium, model(tmp_path / "m.safetensors"), scheme="dark") as tab:
         tab.go()

@@ -315,6 +315,7 @@ def test_overview_in_a_browser(chromium: Any, images: Any) -> None:
         page.get_by_text("40 of 120 samples").wait_for()
 
 
+@pytest.mark.exhaustive
 def test_order_in_a_browser(chromium: Any, images: Any) -> None:
     with viewed(chromium, images, width=390, height=844, scheme="dark") as tab:
         tab.go("tab=order&order_batch=8&order_world_size=2&order_by=sequential")
@@ -332,6 +333,7 @@ def test_order_in_a_browser(chromium: Any, images: Any) -> None:
         page.wait_for_function("() => location.hash.includes('sample=77')")
 
 
+@pytest.mark.exhaustive
 def test_health_in_a_browser(chromium: Any, damaged: Any) -> None:
     with viewed(chromium, damaged, allowed=("Failed to load resource",)) as tab:
         tab.go("tab=health")
