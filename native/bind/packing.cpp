@@ -52,6 +52,11 @@ struct Given {
     std::span<const int64_t> prompt;
 };
 
+int64_t checked_multiple(int64_t multiple) {
+    if (multiple < 1 || multiple > int64_t{1} << 24) throw std::invalid_argument("no row has a multiple of that");
+    return multiple;
+}
+
 template <typename In, typename Out>
 void fill_as(const Given& given, const Rows<Out>& out) {
     Documents<In> from{{}, given.prompt};
@@ -70,7 +75,7 @@ void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int
           const std::string& dtype, const std::optional<Int64s>& prompt, const Int64s& rows, const Int64s& document,
           const Int64s& start, const Int64s& count, const Matrix<Out>& into, const Optional<Out>& labels,
           const Optional<Out>& position, const Optional<int32_t>& documents, const Optional<uint8_t>& learned,
-          int64_t pad, int64_t ignore, std::optional<int64_t> end, bool shifted) {
+          int64_t pad, int64_t ignore, std::optional<int64_t> end, bool shifted, int64_t multiple) {
     const auto data = [&](const auto& one) {
         if (one && (one->shape(0) != into.shape(0) || one->shape(1) != into.shape(1))) {
             throw std::invalid_argument("the arrays of rows are not of one shape");
@@ -88,8 +93,9 @@ void fill(const nb::typed<nb::list, Bytes>& bases, const Int32s& base, const Int
         arrays.push_back(std::move(array));
     }
     const auto span = [](const Int64s& one) { return std::span(one.data(), one.size()); };
-    Given given{
-        {}, {span(rows), span(document), span(start), span(count)}, prompt ? span(*prompt) : span(rows).first(0)};
+    Given given{{},
+                {span(rows), span(document), span(start), span(count), checked_multiple(multiple)},
+                prompt ? span(*prompt) : span(rows).first(0)};
     given.documents.reserve(base.size());
     for (size_t i = 0; i < base.size(); ++i) {
         const auto number = static_cast<size_t>(base.data()[i]);
@@ -125,21 +131,23 @@ void bind_fill(nb::module_& module) {
                nb::arg("dtype"), array_arg("prompt").none(), array_arg("rows"), array_arg("document"),
                array_arg("start"), array_arg("count"), array_arg("into"), array_arg("labels").none(),
                array_arg("position").none(), array_arg("documents").none(), array_arg("learned").none(), nb::arg("pad"),
-               nb::arg("ignore"), nb::arg("end").none(), nb::arg("shifted"),
+               nb::arg("ignore"), nb::arg("end").none(), nb::arg("shifted"), nb::arg("multiple") = 1,
                R"(Put the pieces that pack found into rows.
 
 Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole
 places. prompt: how many tokens of each are not learned. into, labels, position, documents,
-learned: rows to fill, the tokens themselves and what is told of each; None: not.)");
+learned: rows to fill, the tokens themselves and what is told of each; None: not. multiple: each piece is
+padded to a multiple of so many tokens.)");
 }
 
 auto layout(const Int64s& rows, const Int64s& document, const Int64s& start, const Int64s& count, int64_t length,
-            bool across) {
+            bool across, int64_t multiple) {
     if (start.size() != document.size() || count.size() != document.size()) {
         throw std::invalid_argument("the arrays of pieces do not fit each other");
     }
     const auto span = [](const Int64s& one) { return std::span(one.data(), one.size()); };
-    Layout made = layout_of({span(rows), span(document), span(start), span(count)}, length, across);
+    Layout made =
+        layout_of({span(rows), span(document), span(start), span(count), checked_multiple(multiple)}, length, across);
     return std::tuple{copy_of(made.table), copy_of(made.cuts)};
 }
 
@@ -158,11 +166,11 @@ strategy: none, first_fit, best_fit or concat_split. overlong: split, truncate o
     bind_fill<int32_t>(module);
     bind_fill<int64_t>(module);
     module.def("lay_out", layout, array_arg("rows"), array_arg("document"), array_arg("start"), array_arg("count"),
-               nb::arg("length"), nb::arg("across"),
+               nb::arg("length"), nb::arg("across"), nb::arg("multiple") = 1,
                R"(Where pieces stand: five numbers of each (row, place, count, start, document), and the cuts.
 
 Cuts are where sequences begin in the rows as one, and last where they end. Each piece is a sequence, with
-across each row, and so is the padding at the end of a row.)");
+its padding to a multiple of so many tokens; with across each row. So is the padding at the end of a row.)");
 }
 
 }  // namespace batchplant

@@ -242,6 +242,12 @@ void fill_rows(const Documents<In>& documents, const Pieces& pieces, const Rows<
         if (out.learned) out.learned += skipped;
         const int64_t first = pieces.rows[row], last = pieces.rows[row + 1];
         wrong(first < 0 || last < first || last > static_cast<int64_t>(pieces.document.size()));
+        const auto pad = [&](int64_t begin, int64_t end) {
+            std::fill(out.tokens + begin, out.tokens + end, into.pad);
+            if (out.labels) std::fill(out.labels + begin, out.labels + end, into.ignore);
+            if (out.document) std::fill(out.document + begin, out.document + end, int32_t{-1});
+            if (out.learned) std::fill(out.learned + begin, out.learned + end, uint8_t{0});
+        };
         int64_t at = 0;
         for (int64_t i = first; i < last; ++i) {
             const auto piece = static_cast<size_t>(i);
@@ -250,17 +256,17 @@ void fill_rows(const Documents<In>& documents, const Pieces& pieces, const Rows<
             const auto own = documents.tokens[static_cast<size_t>(one)];
             const auto size = static_cast<int64_t>(own.size());
             wrong(start < 0 || count < 0 || start + count > size + into.has_end || count > length - at);
+            const int64_t end = at + pieces.room(piece);
+            wrong(end > length);
             const int64_t prompt = documents.prompt.empty() ? 0 : documents.prompt[static_cast<size_t>(one)];
             fill_piece<In, Out>(own, prompt, start, count, at, static_cast<int32_t>(i - first), out);
-            at += count;
+            pad(at + count, end);
+            // Padding is part of its sequence.
+            if (out.position) std::iota(out.position + at + count, out.position + end, static_cast<Out>(count));
+            at = end;
         }
-        std::fill(out.tokens + at, out.tokens + length, into.pad);
-        if (out.labels) std::fill(out.labels + at, out.labels + length, into.ignore);
-        if (out.position) {
-            for (int64_t i = at; i < length; ++i) out.position[i] = static_cast<Out>(i - at);
-        }
-        if (out.document) std::fill(out.document + at, out.document + length, int32_t{-1});
-        if (out.learned) std::fill(out.learned + at, out.learned + length, uint8_t{0});
+        pad(at, length);
+        if (out.position) std::iota(out.position + at, out.position + length, Out{0});
     }
 }
 
@@ -282,11 +288,11 @@ Layout layout_of(const Pieces& pieces, int64_t length, bool across) {
         int64_t place = 0;
         for (int64_t i = first; i < last; ++i) {
             const auto one = static_cast<size_t>(i);
-            wrong(pieces.count[one] < 0 || pieces.count[one] > length - place);
+            wrong(pieces.count[one] < 0 || pieces.count[one] > length - place || pieces.room(one) > length - place);
             if (pieces.count[one] && (!across || !place)) cut(place);
             made.table.insert(made.table.end(),
                               {row, place, pieces.count[one], pieces.start[one], pieces.document[one]});
-            place += pieces.count[one];
+            place += pieces.room(one);
         }
         if (place < length) cut(place);
     }

@@ -34,8 +34,12 @@ struct Documents {
     std::span<const int64_t> prompt;
 };
 
+// Each piece takes a multiple of so many tokens of its row; padding follows it.
 struct Pieces {
     std::span<const int64_t> rows, document, start, count;
+    int64_t multiple = 1;
+
+    int64_t room(size_t piece) const { return (count[piece] + multiple - 1) / multiple * multiple; }
 };
 
 // Outputs besides tokens; a null pointer leaves one out.
@@ -56,7 +60,7 @@ struct Rows {
 };
 
 // Location of each piece, as (row, place, count, start, document), and where sequences begin in the rows as
-// one: each piece is one, or with `across` each row, and the padding at the end of a row.
+// one: each piece is one with the padding behind it, or with `across` each row, and the padding at the end of a row.
 struct Layout {
     std::vector<int64_t> table;
     std::vector<int32_t> cuts;

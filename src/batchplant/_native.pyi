@@ -529,6 +529,7 @@ def fill_rows(
     ignore: int,
     end: int | None,
     shifted: bool,
+    multiple: int = 1,
 ) -> None: ...
 @overload
 def fill_rows(
@@ -551,12 +552,14 @@ def fill_rows(
     ignore: int,
     end: int | None,
     shifted: bool,
+    multiple: int = 1,
 ) -> None:
     """Put the pieces that pack found into rows.
 
     Document i is size[i] bytes at begin[i] of bases[base[i]], tokens of that dtype at whole
     places. prompt: how many tokens of each are not learned. into, labels, position, documents,
-    learned: rows to fill, the tokens themselves and what is told of each; None: not.
+    learned: rows to fill, the tokens themselves and what is told of each; None: not. multiple: each piece is
+    padded to a multiple of so many tokens.
     """
 
 def lay_out(
@@ -566,11 +569,12 @@ def lay_out(
     count: NDArray[numpy.int64],
     length: int,
     across: bool,
+    multiple: int = 1,
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int32]]:
     """Where pieces stand: five numbers of each (row, place, count, start, document), and the cuts.
 
     Cuts are where sequences begin in the rows as one, and last where they end. Each piece is a sequence, with
-    across each row, and so is the padding at the end of a row.
+    its padding to a multiple of so many tokens; with across each row. So is the padding at the end of a row.
     """
 
 def msgpack_scan(

@@ -494,6 +494,53 @@ def test_rows_come_once_on_one_mesh_after_another(run_stages, sizes, strategy, k
     assert row == len(rows["tokens"])
 
 
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=20), st.sampled_from([1, 2, 4]), st.integers(1, 2),
+    st.integers(1, 3), st.sampled_from(["best_fit", "concat_split", "none"]),
+)  # fmt: skip
+def test_slices_of_documents_are_a_chunk_of_the_head_and_of_the_tail_of_each(
+    sizes, slices, times, blocks, strategy
+):
+    multiple = 2 * slices * times
+    source = Memory(
+        {"tokens": bp.Tensor("int64", (None,))}, ({"tokens": np.arange(size) + 1} for size in sizes)
+    )
+    pack = bp.Pack(multiple * blocks, strategy=strategy, labels="shifted", multiple_of=multiple)
+    whole = list(bp.Loader(source, 3, pack=pack, workers=1))
+    for rank in range(slices):
+        mesh = bp.Mesh({"dp": 1, "cp": slices}, rank, sequence_axis="cp", balanced="documents")
+        for batch, row in zip(bp.Loader(source, 3, pack=pack, mesh=mesh, workers=1), whole, strict=True):
+            offsets = row["cu_seqlens"].tolist()
+            runs = reference.places_by_document(offsets, rank, slices) if slices > 1 else None
+            places = list(itertools.chain(*runs)) if runs else list(range(offsets[-1]))
+            for name in ("tokens", "labels", "position_ids", "document_ids", "loss_mask"):
+                assert batch[name].shape == (len(row[name]), pack.length // slices)
+                assert batch[name].reshape(-1).tolist() == row[name].reshape(-1)[places].tolist()
+            if runs:
+                assert batch["cu_seqlens"].tolist() == [0, *itertools.accumulate(map(len, runs))]
+                assert batch["max_seqlen"] == max(map(len, runs))
+            assert batch["row_cu_seqlens"].tolist() == offsets
+
+
+@pytest.mark.parametrize(
+    ("pack", "options", "reason"),
+    [
+        (bp.Pack(16, labels="shifted"), {}, r"give Pack\(multiple_of=4\)"),
+        (bp.Pack(24, labels="shifted", multiple_of=6), {}, r"give Pack\(multiple_of=12\)"),
+        (bp.Pack(16, multiple_of=4, labels=None, outputs=["position_ids"]), {}, "add cu_seqlens to outputs"),
+        (None, {"sequence_fields": ("tokens",)}, "cuts packed rows"),
+        (None, {"balanced": "rows"}, "True, False or 'documents', not 'rows'"),
+    ],
+)
+def test_documents_that_cannot_be_cut_are_refused(pack, options, reason):
+    source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
+    make = functools.partial(
+        bp.Mesh, {"cp": 2}, 0, sequence_axis="cp", **{"balanced": "documents", **options}
+    )
+    with pytest.raises(OptionError, match=reason):
+        bp.Loader(source, 1, pack=pack, mesh=make())
+
+
 def test_slices_have_the_outputs_that_were_asked_for():
     source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
     pack = bp.Pack(8, labels=None, outputs=["cu_seqlens", "position_ids"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,6 +107,44 @@ def test_labels_as_they_are_and_one_sequence_across() -> None:
     assert batch["labels"].tolist() == [[1, 2, 3, 11, 12, -100]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5]]
     assert batch["cu_seqlens"].tolist() == [0, 5, 6]
+
+
+def test_documents_are_padded_to_multiples() -> None:
+    reader = batchplant.open({"tokens": [np.arange(1, 4), np.arange(11, 13), np.arange(21, 32)]})
+    pack = Pack(8, eos=99, labels="shifted", strategy="first_fit", multiple_of=4)
+    batches = list(batchplant.Loader(reader, 3, pack=pack))
+    assert [name for batch in batches for name in batch["tokens"].tolist()] == [
+        [1, 2, 3, 99, 11, 12, 99, 0], [21, 22, 23, 24, 25, 26, 27, 28], [29, 30, 31, 99, 0, 0, 0, 0],
+    ]  # fmt: skip
+    (batch,) = batchplant.Loader(reader, 3, pack=dataclasses.replace(pack, eos=None))
+    assert batch["tokens"].tolist() == [
+        [1, 2, 3, 0, 11, 12, 0, 0], [21, 22, 23, 24, 25, 26, 27, 28], [29, 30, 31, 0, 0, 0, 0, 0],
+    ]  # fmt: skip
+    assert batch["labels"].tolist()[0] == [2, 3, -100, -100, 12, -100, -100, -100]
+    assert batch["position_ids"].tolist()[::2] == [[0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 2, 3, 0, 1, 2, 3]]
+    assert batch["document_ids"].tolist()[0] == [0, 0, 0, -1, 1, 1, -1, -1]
+    assert batch["loss_mask"].tolist() == (batch["labels"] != -100).tolist()
+    assert batch["cu_seqlens"].tolist() == [0, 4, 8, 16, 20, 24]
+    assert batch["pieces"].tolist()[:2] == [[0, 0, 3, 0, 0], [0, 4, 2, 0, 1]]
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(1, 9), st.integers(1, 6),
+    st.sampled_from(STRATEGIES),
+)  # fmt: skip
+def test_padding_to_multiples_loses_no_token(
+    sizes: list[int], multiple: int, blocks: int, strategy: str
+) -> None:
+    tokens = np.split(np.arange(1, sum(sizes) + 1), np.cumsum(sizes)[:-1])
+    schema = {"tokens": batchplant.Tensor("int64", (None,))}
+    reader = batchplant.open({"tokens": tokens}, schema=schema)
+    pack = Pack(multiple * blocks, strategy=strategy, multiple_of=multiple)
+    batches = list(batchplant.Loader(reader, 4, pack=pack, workers=1))
+    seen = np.concatenate([[], *(batch["tokens"][batch["document_ids"] >= 0] for batch in batches)])
+    assert sorted(seen.tolist()) == list(range(1, sum(sizes) + 1))
+    for batch in batches:
+        assert not (batch["cu_seqlens"] % multiple).any()
+        assert not (batch["pieces"][:, 1] % multiple).any()
 
 
 def test_the_label_of_a_cut_is_the_token_that_follows_in_the_next_row() -> None:
@@ -271,6 +310,8 @@ def test_stats_tell_how_full_rows_are() -> None:
         ({"length": 0}, "length must be from 1"),
         ({"length": 8, "strategy": "worst"}, "strategy is one of"),
         ({"length": 8, "labels": "next"}, "labels is one of"),
+        ({"length": 8, "multiple_of": 3}, "a multiple of multiple_of, and 8 is not of 3"),
+        ({"length": 8, "multiple_of": 2, "across": True}, "a row is one sequence"),
         ({"length": 8, "field": "token"}, "tokens"),
         ({"length": 8, "prompt": "nothing"}, "no field of the batch"),
         ({"length": 8, "eos": "</s>"}, "eos must be a whole number, not '</s>'"),

@@ -49,6 +49,19 @@ def places(length: int, number: int, slices: int, *, balanced: bool) -> list[int
     return [chunk * length // slices + place for chunk in chunks for place in range(length // slices)]
 
 
+def places_by_document(offsets: Sequence[int], number: int, slices: int) -> list[list[int]]:
+    """Places of a slice in rows as one, by run: of every document, a chunk from its head and its tail."""
+    runs: list[list[int]] = []
+    for begin, end in itertools.pairwise(offsets):
+        size = (end - begin) // (2 * slices)
+        head, tail = begin + number * size, end - (number + 1) * size
+        if head + size == tail:
+            runs.append(list(range(head, tail + size)))
+        else:
+            runs += [list(range(head, head + size)), list(range(tail, tail + size))]
+    return runs
+
+
 def batch_of(rows: Sequence[Sequence[Token]], slice_places: Sequence[int]) -> dict[str, Any]:
     """A batch of slices, as a loader gives it."""
     fields = {"tokens": "token", "labels": "label", "position_ids": "position", "document_ids": "document"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..errors import OptionError, listed, near
 from ..order.mesh import Mesh, MeshRank
-from ..schema.columns import I32
+from ..schema.columns import I32, I64
 from .executor import Batch
 from .on_cpu import BufferPool
 from .packing import Pack
@@ -43,27 +44,33 @@ class SequenceCutter:
             )
         if pack is not None and "max_seqlen" in pack.outputs and "cu_seqlens" not in pack.outputs:
             raise OptionError("max_seqlen of a slice is that of its cu_seqlens: add cu_seqlens to outputs")
+        self._by_document = mesh.balanced == "documents" and mesh.chunk_count > 1
+        if pack is not None and self._by_document:
+            _check_by_document(pack, mesh.chunk_count)
         self._mesh, self._pack, self._buffers = mesh, pack, buffers
         self._fields = mesh.sequence_fields if pack is None else (pack.field, *TOKEN_OUTPUTS)
 
     def __call__(self, batch: Batch) -> Batch:
         rank, values = self._mesh.resolve(), dict(batch.values)
+        chunks = document_chunks(values["cu_seqlens"], rank) if self._by_document else None
         for name in self._fields:
             if name in values:
-                values[name] = self._cut(name, values[name], rank)
+                places = None if chunks is None else chunks[0]
+                values[name] = self._cut(name, values[name], rank, places)
             elif self._pack is None:
                 raise OptionError(
                     f"sequence_fields: the batch has no {name!r}{near(name, values)}; it has {listed(values)}"
                 )
         if self._pack is not None and "cu_seqlens" in values:
-            offsets = cut_offsets(values["cu_seqlens"], self._pack.length, rank)
-            values |= {"cu_seqlens": offsets, "row_cu_seqlens": values["cu_seqlens"]}
+            whole = values["cu_seqlens"]
+            offsets = cut_offsets(whole, self._pack.length, rank) if chunks is None else chunks[1]
+            values |= {"cu_seqlens": offsets, "row_cu_seqlens": whole}
             if "max_seqlen" in values:
                 longest = int(np.diff(offsets).max(initial=0))
                 values |= {"max_seqlen": longest, "row_max_seqlen": values["max_seqlen"]}
         return batch._replace(values=values)
 
-    def _cut(self, name: str, value: Any, rank: MeshRank) -> Any:
+    def _cut(self, name: str, value: Any, rank: MeshRank, places: I64 | None) -> Any:
         shape = tuple(getattr(value, "shape", ()))
         if len(shape) < 2:
             raise OptionError(
@@ -80,6 +87,11 @@ class SequenceCutter:
         size = shape[1] // rank.chunk_count
         chunks = value.reshape(shape[0], rank.chunk_count, size, *shape[2:])
         cut = (shape[0], len(rank.chunks) * size, *shape[2:])
+        if places is not None:
+            # Packed rows, which are arrays.
+            out = self._buffers.take(cut, value.dtype)
+            value.reshape(-1).take(places, out=out.reshape(-1), mode="clip")
+            return out
         if not isinstance(value, np.ndarray):
             return chunks[:, list(rank.chunks)].reshape(cut)
         out = self._buffers.take(cut, value.dtype)
@@ -106,3 +118,29 @@ def cut_offsets(offsets: I32, length: int, rank: MeshRank) -> I32:
     follows = np.append(False, starts[1:] == starts[:-1] + size)[: len(starts)]
     begins = [positions[~follows], inner + (positions - starts)[chunk], [len(starts) * size]]
     return np.unique(np.concatenate(begins)).astype(np.int32)
+
+
+def _check_by_document(pack: Pack, chunk_count: int) -> None:
+    if pack.multiple_of % chunk_count:
+        raise OptionError(
+            f"documents of any length cannot be cut into {chunk_count} chunks: give Pack(multiple_of="
+            f"{math.lcm(pack.multiple_of, chunk_count)}), which pads each"
+        )
+    if "cu_seqlens" not in pack.outputs:
+        raise OptionError("balanced='documents' cuts at the cu_seqlens: add cu_seqlens to outputs of pack")
+
+
+def document_chunks(offsets: I32, rank: MeshRank) -> tuple[I64, I32]:
+    """Return the places of this rank's chunks of every sequence, and where runs begin in them, and their end.
+
+    offsets: where sequences begin in whole rows; their lengths are multiples of the number of chunks.
+    """
+    sizes = np.diff(offsets).astype(np.int64) // rank.chunk_count
+    begins = (offsets[:-1, None] + np.array(rank.chunks) * sizes[:, None]).ravel()
+    counts = np.repeat(sizes, len(rank.chunks))
+    ends = np.cumsum(counts)
+    places = np.repeat(begins - (ends - counts), counts) + np.arange(counts.sum())
+    # Chunks that follow each other in a sequence are one run.
+    follows = np.append(False, np.diff(rank.chunks) == 1)
+    starts = (ends - counts).reshape(len(sizes), -1)[:, ~follows].ravel()
+    return places, np.append(starts, counts.sum()).astype(np.int32)

@@ -62,9 +62,9 @@ class Mesh:
     of the launcher). batch_axes: axes whose ranks get different samples (default: dp, fsdp, data and other
     usual names); along the other axes, ranks get the same. sequence_axis: axis whose ranks get slices of each
     sequence. balanced: cut sequences for causal attention, into two chunks for each rank: one from the head,
-    one from the tail. sequence_fields: fields of the batch to cut along their second dimension, for a loader
-    that does not pack. processes: by mesh rank, the process that drives this device, where a process drives
-    several; ``rank`` is then one of these.
+    one from the tail; with ``documents``, cut each document of packed rows so. sequence_fields: fields of the
+    batch to cut along their second dimension, for a loader that does not pack. processes: by mesh rank, the
+    process that drives this device, where a process drives several; ``rank`` is then one of these.
 
     Raises: OptionError for axes without a size or a name that is not there, and for a rank that the mesh does
     not have or nobody names.
@@ -74,7 +74,7 @@ class Mesh:
     rank: int | None = None
     batch_axes: Sequence[str] | None = None
     sequence_axis: str | None = None
-    balanced: bool = False
+    balanced: bool | str = False
     sequence_fields: Sequence[str] = ()
     processes: Sequence[int] | None = None
 
@@ -95,6 +95,10 @@ class Mesh:
         batch_axes = self._checked_batch_axes()
         object.__setattr__(self, "batch_axes", batch_axes)
         object.__setattr__(self, "sequence_fields", _names("sequence_fields", self.sequence_fields))
+        if self.balanced not in (False, True, "documents"):
+            raise OptionError(f"balanced is True, False or 'documents', not {self.balanced!r}")
+        if self.balanced == "documents" and self.sequence_fields:
+            raise OptionError("balanced='documents' cuts packed rows: give pack=, and no sequence_fields")
         if self.sequence_axis is None and (self.balanced or self.sequence_fields):
             raise OptionError("balanced and sequence_fields need sequence_axis, the axis that cuts sequences")
         if self.sequence_axis is not None and self.sequence_axis not in axes:
@@ -253,7 +257,8 @@ class Mesh:
     def describe(self) -> str:
         """Return the axes and, where sequences are cut, the chunks of this process, for people."""
         chunks = " and ".join(map(str, self.resolve().chunks))
-        cut = f", chunks {chunks} of {self.chunk_count} of each sequence" if self.chunk_count > 1 else ""
+        what = "document" if self.balanced == "documents" else "sequence"
+        cut = f", chunks {chunks} of {self.chunk_count} of each {what}" if self.chunk_count > 1 else ""
         return f"mesh {self}{cut}"
 
     def __str__(self) -> str:

@@ -321,7 +321,8 @@ def test_statistics_count_samples_and_queues(images: str) -> None:
 
 def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture[str]) -> None:
     before = set(threading.enumerate())
-    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=True)
+    mesh = {"dp": 1, "tp": 2}
+    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, mesh=mesh, rank=1, dashboard=True)
     url = loader.dashboard.url
     assert url in capfd.readouterr().err
     list(loader)
@@ -330,6 +331,7 @@ def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture
     assert {name: value for name, value in _now(url).items() if name in want} == want
     told = answer(url, "live")
     assert told["about"]["batch_size"] == 5
+    assert told["about"]["mesh"] == "dp 0 of 1, tp 1 of 2"
     assert told["about"]["plan"] == str(loader.plan)
     assert told["bottleneck"]
     following = answer(url, f"live?since={told['next']}")
@@ -361,7 +363,8 @@ def _port(url: str) -> str:
 
 def test_a_loader_that_is_let_go_takes_its_page_along(images: str) -> None:
     before = set(threading.enumerate())
-    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=True)
+    mesh = {"dp": 1, "tp": 2}
+    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, mesh=mesh, rank=1, dashboard=True)
     url = loader.dashboard.url
     next(iter(loader))
     del loader

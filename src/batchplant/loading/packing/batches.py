@@ -75,6 +75,7 @@ def fill(
             pieces.rows, pieces.document, pieces.start, pieces.size,
             rows, labels, position, document, loss_mask,
             pad=pack.pad, ignore=pack.ignore, end=pack.eos, shifted=pack.labels == "shifted",
+            multiple=pack.multiple_of,
         )  # fmt: skip
     except ValueError as error:
         raise DataError(
@@ -99,7 +100,7 @@ def fill(
 def lay_out(pieces: Pieces, pack: Pack) -> tuple[I64, I32]:
     """Return (row, place, size, start, document) of every piece, and the offsets of sequences in all rows."""
     table, cuts = _native.lay_out(
-        pieces.rows, pieces.document, pieces.start, pieces.size, pack.length, pack.across
+        pieces.rows, pieces.document, pieces.start, pieces.size, pack.length, pack.across, pack.multiple_of
     )
     return table.reshape(-1, 5), cuts
 

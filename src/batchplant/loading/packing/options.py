@@ -41,8 +41,9 @@ class Pack:
     document in each row). window: number of documents that are packed together. eos: a token to append to
     documents that do not end with it; 64 documents of a source decide for all of it where they
     agree. pad: the token that fills the rest of a row. overlong: ``split``, ``truncate`` or ``drop``
-    documents that are longer than a row. across: treat a row as one sequence; by default each document is a
-    sequence of its own.
+    documents that are longer than a row. multiple_of: pad each piece of a document to a multiple of so many
+    tokens; that padding is part of its sequence. across: treat a row as one sequence; by default each
+    document is a sequence of its own.
 
     A batch has the tokens under the name of the field and these ``outputs``; naming fewer saves time:
     ``labels``; ``loss_mask``; ``position_ids``; ``document_ids`` (-1 in the padding); ``cu_seqlens`` and
@@ -78,6 +79,7 @@ class Pack:
     image_tokens: Any = None
     image_token_id: int = 0
     outputs: Sequence[str] = OUTPUTS
+    multiple_of: int = 1
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -95,15 +97,31 @@ class Pack:
                 raise OptionError(no_such("output", name, OUTPUTS))
         object.__setattr__(self, "outputs", tuple(self.outputs))
         token = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
-        numbers = {"length": (1, 2**24), "window": (1, LONGEST), "pad": token, "ignore": token}
+        numbers = {
+            "length": (1, 2**24),
+            "multiple_of": (1, 2**24),
+            "window": (1, LONGEST),
+            "pad": token,
+            "ignore": token,
+        }
         for name, bounds in {**numbers, "image_token_id": token, "eos": token}.items():
             value = getattr(self, name)
             if name != "eos" or value is not None:
                 object.__setattr__(self, name, whole(name, value, *bounds))
 
+        if self.length % self.multiple_of:
+            raise OptionError(
+                f"length is a multiple of multiple_of, and {self.length} is not of {self.multiple_of}"
+            )
+        if self.across and self.multiple_of > 1:
+            raise OptionError(
+                "with across, a row is one sequence: multiple_of is for documents by themselves"
+            )
+
     def mark(self, eos: bool | str) -> list[Any]:
         """Return the options that decide which documents share a row; ``eos``: which ones get that token."""
         mark = [self.length, self.field, self.strategy, self.window, eos, self.overlong]
+        mark += [] if self.multiple_of == 1 else [f"multiples of {self.multiple_of}"]
         return mark if self.image_tokens is None else [*mark, str(orders.mark(self.image_tokens))]
 
 

@@ -54,8 +54,11 @@ class Pieces(NamedTuple):
 
 def plan_window(samples: I64, sizes: I64, pack: Pack, spans: Spans | None = None) -> Window:
     """Pack documents of these sizes, which include the tokens put after them; drop those below 0."""
-    sizes = np.maximum(sizes, 0)
-    rows, document, start, size = _native.pack(sizes, pack.length, pack.strategy, pack.overlong)
+    sizes, multiple = np.maximum(sizes, 0), pack.multiple_of
+    blocks, length = -(-sizes // multiple), pack.length // multiple
+    rows, document, start, size = _native.pack(blocks, length, pack.strategy, pack.overlong)
+    start = start * multiple
+    size = np.minimum(size * multiple, sizes[document] - start)
     too_long = sizes > pack.length
     row = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
     begins = row[(start == 0) & too_long[document]]
