@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import repository
 from batchplant.tools import doctor
 
 pytest.importorskip("pyarrow")
 
-CHECKS = ("episode-times", "frozen-cameras", "resting-episodes", "wrong-statistics")
+CHECKS = (
+    "episode-times", "frozen-cameras", "resting-episodes", "wrong-statistics", "orphan-rows", "leftovers",
+)  # fmt: skip
 
 
 def make(path: Path, **changes: Any) -> Path:
@@ -82,6 +86,44 @@ def test_statistics_of_other_data(tmp_path: Path) -> None:
     assert finding.examples[0].said == "episode 2, frame 8: number 0 is 28"
     (path / "meta/stats.json").write_text("{")
     assert "wrong-statistics" not in findings(path)
+
+
+def test_rows_of_another_episode() -> None:
+    golden = repository.GOLDEN / "lerobot/v3"
+    assert not doctor.examine(golden, only=["orphan-rows", "leftovers"]).findings
+
+
+def test_lengths_that_move_rows_to_another_episode(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = shutil.copytree(repository.GOLDEN / "lerobot/v3", tmp_path / "a")
+    file = path / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    # The episodes have 7, 4 and 9 rows.
+    for name, values in (
+        ("length", [6, 5, 9]),
+        ("dataset_from_index", [0, 6, 11]),
+        ("dataset_to_index", [6, 11, 20]),
+    ):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    pq.write_table(table, file)
+    report = doctor.examine(path, only=["orphan-rows"])
+    finding = {finding.field: finding for finding in report.findings}
+    assert finding["frame_index"].examples[0].said == "episode 1, frame 0: frame_index is 6"
+    assert finding["episode_index"].examples[0].said == "episode 1, frame 1: episode_index is 1"
+
+
+def test_frames_and_files_that_no_episode_has(tmp_path: Path) -> None:
+    path = shutil.copytree(repository.GOLDEN / "lerobot/v21", tmp_path / "a")
+    videos = path / "videos/chunk-000/observation.images.top"
+    shutil.copy(videos / "episode_000002.mp4", videos / "episode_000001.mp4")
+    (videos / "episode_000003.mp4").write_bytes(b"")
+    [finding] = doctor.examine(path, only=["leftovers"]).findings
+    assert [example.said.partition("top/")[2] for example in finding.examples] == [
+        "episode_000003.mp4: no episode is in this file",
+        "episode_000001.mp4: the video has 9 frames, and its episodes have 4",
+    ]
 
 
 def test_a_table_without_episodes_is_left_alone() -> None:

@@ -193,6 +193,10 @@ class Reader:
         """Yield the problems of the structure that reading every sample would not find."""
         return iter(())
 
+    def _leftovers(self) -> Iterator[str]:
+        """Yield what lies in the dataset and belongs to no sample, each with its place."""
+        return iter(())
+
     def own_checks(self) -> tuple[str, ...]:
         """Return the names of the format's checksums that ``verify`` compares: ``CRC of every record``."""
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, located
 from ...schema import Field, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, U8, Columns, Ragged, starts_of
-from ...storage import PathSources, Source, is_remote, open_source
+from ...storage import PathSources, Source, is_remote, join, open_source, tree
 from ...storage.spans import SourceRun, Spans, concat_known
 from ..base.lake import LakeReader, Part
 from .metadata import TASK, TASK_INDEX, Metadata
+
+# Videos of a camera whose frames are counted to compare them with those of the table.
+MAX_COUNTED_VIDEOS = 256
 
 
 class LeRobotReader(LakeReader):
@@ -136,6 +140,27 @@ class LeRobotReader(LakeReader):
                         sample=int(indices[row]),
                     )
             yield Frames(span, file, numbers.astype(np.int64), rows, indices[rows])
+
+    def _leftovers(self) -> Iterator[str]:
+        meta = self._meta
+        used = {file for camera in meta.videos.values() for file in camera.files} | set(meta.files)
+        for folder in ("data", "videos"):
+            where = join(self.path, folder)
+            names = (join(where, name) for name, _ in tree.walk(where)) if tree.is_folder(where) else ()
+            for file in sorted(name for name in names if name.endswith((".parquet", ".mp4"))):
+                if file not in used:
+                    yield f"{file.removeprefix(self.path).strip('/')}: no episode is in this file"
+        for name in self._cameras:
+            frames: dict[str, int] = {}
+            for file, length in zip(meta.videos[name].files, meta.lengths.tolist(), strict=True):
+                frames[file] = frames.get(file, 0) + length
+            for file, count in itertools.islice(frames.items(), MAX_COUNTED_VIDEOS):
+                # Checks of samples report videos that cannot be read.
+                with contextlib.suppress(BatchplantError, OSError):
+                    total = len(index_of(self._span(file)).times)
+                    if total != count:
+                        place = file.removeprefix(self.path).strip("/")
+                        yield f"{place}: the video has {total} frames, and its episodes have {count}"
 
     def _span(self, file: str) -> VideoSpan:
         try:

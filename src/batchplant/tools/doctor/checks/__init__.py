@@ -2,7 +2,7 @@
 
 from .damage import CorruptSamples, Empty, Names, Pickles
 from .duplicates import Duplicates, SimilarImages
-from .episodes import EpisodeTimes, FrozenCameras, RestingEpisodes, WrongStatistics
+from .episodes import EpisodeTimes, FrozenCameras, Leftovers, OrphanRows, RestingEpisodes, WrongStatistics
 from .images import ExifRotation, LargeImages, MixedModes, PngPhotographs
 from .labels import ClassImbalance, SortedLabels, TextLabels
 from .storage import CompressedFiles, FewShards, LargeBlocks, TinyFiles, UnequalShards
@@ -32,6 +32,8 @@ CHECKS = (
     FrozenCameras,
     RestingEpisodes,
     WrongStatistics,
+    OrphanRows,
+    Leftovers,
     TinyFiles,
     FewShards,
     UnequalShards,

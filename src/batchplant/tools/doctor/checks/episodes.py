@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +15,10 @@ from ....errors import BatchplantError
 from ....schema import Field, Float, Image, Int, Tensor
 from ....schema.columns import Ragged, take_cells
 from ... import Array
-from ..check import Batch, CellCheck, Subject, Tally
-from ..report import Finding
+from ..check import Batch, CellCheck, Check, Subject, Tally
+from ..report import Example, Finding
 
-TIME, ACTION = "timestamp", "action"
+TIME, ACTION, EPISODE, FRAME = "timestamp", "action", "episode_index", "frame_index"
 # Part of the usual distance of two frames that one may be off.
 MAX_TIME_ERROR = 0.2
 # Of an episode, looked-at frames from which on it may be said to rest or to freeze.
@@ -38,7 +38,7 @@ class EpisodeCheck(CellCheck):
 
     def __init__(self, subject: Subject) -> None:
         self.begins = np.append(0, subject.reader.boundaries())
-        self._has_episodes = len(self.begins) > 1 or "episode_index" in subject.schema
+        self._has_episodes = len(self.begins) > 1 or EPISODE in subject.schema
         super().__init__(subject)
         if not (self._has_episodes and {TIME, ACTION} & set(subject.schema)):
             self.tallies = {}
@@ -201,3 +201,45 @@ class WrongStatistics(EpisodeCheck):
     def report(self, name: str, tally: Tally) -> Finding:
         mend = "compute the statistics anew: batchplant convert writes them; or look for joints that jump"
         return self.cells("values lie outside of the stored minimum and maximum", tally, mend)
+
+
+class OrphanRows(EpisodeCheck):
+    name = "orphan-rows"
+    title = "rows that count as another episode or frame"
+    severity = "error"
+    sentence = "Their images are of another moment, and windows join rows that do not follow each other."
+
+    def concerns(self, field: Field) -> bool:
+        return isinstance(field, Int)
+
+    def count(self, batch: Batch, name: str, tally: Tally) -> None:
+        values = batch.numbers_of(name)
+        if values is None or name not in (EPISODE, FRAME):
+            return
+        if name == FRAME:
+            episodes = np.searchsorted(self.begins, batch.numbers, side="right") - 1
+            bad, of = values != batch.numbers - self.begins[episodes], len(batch)
+        else:
+            follows = self.follows(batch)
+            bad, of = follows & (np.diff(values, prepend=values[:1]) != 0), int(follows.sum())
+        tally.add(batch, bad, lambda row: f"{self.place(batch, row)}: {name} is {values[row]}", of=of)
+
+    def report(self, name: str, tally: Tally) -> Finding:
+        mend = "correct the lengths of episodes, or leave these out: bp.open(…, episodes=[…])"
+        return self.cells("rows do not count as their place in the episode does", tally, mend)
+
+
+class Leftovers(Check):
+    name = "leftovers"
+    unit = "files"
+    title = "frames and files that belong to no episode"
+    severity = "warning"
+    sentence = "A recording was cut or edited by halves; what follows in the video may be shifted."
+
+    def findings(self) -> Iterator[Finding]:
+        sentences = [sentence for part in self.subject.parts for sentence in part._leftovers()]
+        if sentences:
+            examples = [Example(said=sentence) for sentence in sentences]
+            message = "files have frames, or are there, that no episode has"
+            mend = "write the dataset anew: batchplant convert; or delete files that nothing refers to"
+            yield self.finding(message, len(sentences), len(sentences), mend, examples=examples)
