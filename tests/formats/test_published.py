@@ -272,6 +272,13 @@ def test_common_voice(tmp_path):
         assert reader.read([2])["up_votes"].tolist() == [2]
         assert bytes(reader.read([1])["audio"][0])[:4] == b"RIFF"
         assert reader.where(1).endswith("clips/common_voice_en_1.mp3")
+    (tmp_path / "test.tsv").write_bytes((header + "".join(rows)).replace("\n", "\r\n").encode()[:-2])
+    with bp.open(tmp_path, split="test") as reader:
+        assert [one["age"] for one in reader] == [""] * 4
+        assert [one["up_votes"] for one in reader] == list(range(4))
+    (tmp_path / "test.tsv").write_text(header + rows[0] + "1\t2\n")
+    with pytest.raises(bp.DamagedError, match="line 3 has 2 columns of 6"):
+        bp.open(tmp_path, split="test")
     (tmp_path / "test.tsv").write_text(header + "1\t../../secret.mp3\ta\t1\t0\t\n")
     with bp.open(tmp_path, split="test") as reader, pytest.raises(bp.DamagedError, match="does not lie in"):
         reader[0]

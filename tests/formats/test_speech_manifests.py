@@ -201,6 +201,24 @@ def test_damaged_segments(folder, segment):
         bp.open(folder)
 
 
+def test_files_in_another_order(folder):
+    kaldi(folder)
+    (folder / "text").write_bytes(b"u2   two words \r\nu1\tone\r\nnobody x\r\nu3\r\n")
+    with bp.open(folder) as reader:
+        assert [sample["text"] for sample in reader] == ["one", "two words", ""]
+    (folder / "text").write_text("u1 a\nu1 b\n")
+    with pytest.raises(bp.DamagedError, match="two lines"):
+        bp.open(folder)
+    (folder / "text").write_bytes(b"")
+    with bp.open(folder) as reader:
+        assert [sample["text"] for sample in reader] == [None] * 3
+    for name in ("segments", "wav.scp"):
+        (folder / name).write_bytes(b"")
+    (folder / "utt2spk").write_bytes(b"\n")
+    with bp.open(folder) as reader:
+        assert len(reader) == 0
+
+
 # -- lhotse -------------------------------------------------------------------------------------------------
 
 

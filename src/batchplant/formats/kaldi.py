@@ -7,24 +7,24 @@ A line is a name and, behind a space, what it has. A sample is an utterance: a l
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
+from ..codecs.text import Texts
 from ..data.keys import FormatKeys
 from ..data.reader import ReaderWrapper
 from ..errors import DamagedError, UnsafeError
 from ..schema import Audio, Field, Float, Text
-from ..schema.columns import Ragged
-from ..storage import join, like, read_text, tree
+from ..schema.columns import AnyArray, Ragged
+from ..storage import join, like, tree
 from .base.capabilities import Capabilities
 from .base.folders.annotated import KALDI, RECORDINGS, annotated
 from .base.format import Format, Probe
 from .base.manifest import MediaReader
-from .base.memory import MemoryReader
+from .base.texttable import NamedLines, TextTable
 
-ID, AUDIO = "id", "audio"
+ID, AUDIO, SEGMENTS = "id", "audio", "segments"
 WINDOW = ("start", "duration")
 # Files of texts about utterances, and the fields that they become.
 BESIDE = {"text": "text", "utt2spk": "speaker", "utt2lang": "language"}
@@ -38,27 +38,26 @@ class KaldiReader(ReaderWrapper):
     """
 
     def __init__(self, path: str, *, root: str | None = None, outside: bool = False) -> None:
-        recordings = _lines(path, RECORDINGS)
-        for line, (name, file) in enumerate(recordings.items()):
-            if file.endswith("|") or file.startswith("|") or file == "-":
+        recordings = NamedLines(join(path, RECORDINGS))
+        for line, file in enumerate(recordings.listed()):
+            if file.endswith(b"|") or file.startswith(b"|") or file == b"-":
+                command = file[:80].decode("utf-8", "replace")
                 raise UnsafeError(
-                    f"line {line + 1}: {name} is the output of a command, {file[:80]!r}; data are not run: "
-                    "write its sounds to files first",
-                    path=join(path, RECORDINGS),
+                    f"line {line + 1}: the recording is the output of a command, {command!r}: data are not "
+                    "run; write its sounds to files first",
+                    path=recordings.path,
                 )
-        columns: dict[str, Any] = {ID: list(recordings), AUDIO: list(recordings.values())}
-        schema: dict[str, Field] = {ID: Text(), AUDIO: Text()}
-        segmented = tree.is_file(join(path, "segments"))
-        if segmented:
-            columns = _segments(path, recordings)
-            schema |= dict.fromkeys(WINDOW, Float())
+        segmented = tree.is_file(join(path, SEGMENTS))
+        utterances = NamedLines(join(path, SEGMENTS)) if segmented else recordings
+        # Two of one name are an error.
+        _ = utterances.places
+        columns: dict[str, tuple[Field, Texts | AnyArray]] = {ID: (Text(), utterances.names)}
+        columns |= _segments(utterances, recordings) if segmented else {AUDIO: (Text(), recordings.values)}
         for name, field in BESIDE.items():
             if tree.is_file(join(path, name)):
-                texts = _lines(path, name)
-                columns[field] = [texts.get(utterance) for utterance in columns[ID]]
-                schema[field] = Text(optional=None in columns[field])
-        table = MemoryReader(columns, schema=schema)
-        table.path = path
+                texts = NamedLines(join(path, name)).of(utterances)
+                columns[field] = Text(optional=bool((texts.sizes < 0).any())), texts
+        table = TextTable(path, columns)
         folder = path if root is None else like(path, root)
         window = WINDOW if segmented else None
         super().__init__(
@@ -75,35 +74,26 @@ class KaldiReader(ReaderWrapper):
         return FormatKeys(Text(), cells)
 
 
-def _lines(folder: str, name: str) -> dict[str, str]:
-    """Return what stands behind the name at the beginning of each line."""
-    path = join(folder, name)
-    content = read_text(path).replace("\t", " ").replace("\r\n", "\n")
-    rows = [row.partition(" ")[::2] for row in content.split("\n") if row]
-    entries = {key: text.strip() for key, text in rows}
-    if len(entries) < len(rows) or "" in entries:
-        raise DamagedError("a line has no name, or that of another one", path=path)
-    return entries
-
-
-def _segments(folder: str, recordings: dict[str, str]) -> dict[str, Any]:
-    """Return the columns of utterances that are parts of recordings; an end of -1 is the recording's."""
-    columns: dict[str, list[Any]] = {name: [] for name in (ID, AUDIO, *WINDOW)}
-    for line, (utterance, text) in enumerate(_lines(folder, "segments").items()):
+def _segments(utterances: NamedLines, recordings: NamedLines) -> dict[str, tuple[Field, Texts | AnyArray]]:
+    """Return columns of utterances that are parts of recordings; an end of -1 is the recording's."""
+    places, rows, times = recordings.places, [], []
+    for line, value in enumerate(utterances.listed()):
         try:
-            recording, *times = text.split()
-            first, last = map(float, times)
-            columns[AUDIO].append(recordings[recording])
-            if not (0 <= first < math.inf and (last == -1 or first <= last < math.inf)):
-                raise ValueError(f"{first} to {last} are no seconds of a recording")
+            recording, first, last = value.split()
+            rows.append(places[recording])
+            times.append((float(first), float(last)))
         except (ValueError, KeyError) as error:
-            raise DamagedError(
-                f"line {line + 1}: {error!r}", path=join(folder, "segments"), sample=line
-            ) from None
-        columns[ID].append(utterance)
-        columns["start"].append(first)
-        columns["duration"].append(math.nan if last == -1 else last - first)
-    return {**columns, **{name: np.array(columns[name], dtype=np.float64) for name in WINDOW}}
+            raise DamagedError(f"line {line + 1}: {error!r}", path=utterances.path, sample=line) from None
+    start, end = np.array(times, dtype=np.float64).reshape(-1, 2).T
+    wrong = ~((start >= 0) & (start < np.inf) & ((end == -1) | ((end >= start) & (end < np.inf))))
+    if wrong.any():
+        line = int(np.argmax(wrong))
+        message = f"line {line + 1}: {start[line]} to {end[line]} are no seconds of a recording"
+        raise DamagedError(message, path=utterances.path, sample=line)
+    data, starts, sizes = recordings.values
+    files = Texts(data, starts[rows], sizes[rows])
+    seconds = np.where(end == -1, np.nan, end - start)
+    return {AUDIO: (Text(), files), "start": (Float(), start.copy()), "duration": (Float(), seconds)}
 
 
 def sniff(probe: Probe) -> bool:

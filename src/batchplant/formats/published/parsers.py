@@ -14,18 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...codecs.infer import infer_image
+from ...codecs.text import Texts
+from ...codecs.text import column as text_column
 from ...data.keys import FormatKeys
 from ...data.reader import Reader
 from ...errors import DamagedError, NotFoundError, UnsafeError, exceptions_as, located
 from ...schema import Audio, Field, Image, Int, Schema, Text, field_from_json
 from ...schema.columns import I32, I64, AnyArray, Columns, Ragged, starts_of
-from ...storage import Source, index, join, limits, open_source, read_beside, read_text, tree
+from ...storage import Source, index, join, limits, open_source, read_beside, tree
 from ...storage.compressed import UnpackedSource, collect, inflate, unpack
 from ...storage.spans import Spans
 from ..base.folders.annotated import CLIPS, GROUND_TRUTH
 from ..base.manifest import MediaReader
 from ..base.members import tar_members
 from ..base.memory import MemoryReader
+from ..base.texttable import TextTable, split_cells
 from ..base.unpickle import CONTAINERS, Maker, Record, Unpickler
 from .layouts import Layout
 
@@ -539,27 +542,27 @@ def clips(request: Request) -> Reader:
     """A table of sentences and of names of sounds; quotes in it are no quotes."""
     [name] = request.files
     path = request.path(name)
-    header, *lines = read_text(path).removesuffix("\n").split("\n")
-    names = header.rstrip("\r").split("\t")
+    names, columns = split_cells(path)
     if "path" not in names or len(set(names)) < len(names):
         raise DamagedError("its header is not one of Common Voice", path=path, offset=0)
-    rows = [line.rstrip("\r").split("\t") for line in lines]
-    short = next((row for row, cells in enumerate(rows) if len(cells) != len(names)), None)
-    if short is not None:
-        raise DamagedError(
-            f"line {short + 2} has {len(rows[short])} columns of {len(names)}", path=path, sample=short
-        )
-    columns: dict[str, Any] = (
-        dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
-    )
-    schema: dict[str, Field] = {}
-    for column, values in columns.items():
-        numeric = rows and column.endswith("_votes") and all(map(str.isdecimal, values))
-        columns[column] = np.array(values, dtype=np.int64) if numeric else list(values)
-        schema[column] = Int() if numeric else Text()
-    table = MemoryReader(columns, schema=schema)
+    fields = {
+        name: Text() if not _are_votes(name, cells) else Int()
+        for name, cells in zip(names, columns, strict=True)
+    }
+    table = TextTable(path, {name: (fields[name], cells) for name, cells in zip(names, columns, strict=True)})
     media = MediaReader(table, media={"path": Audio()}, folder=join(request.folder, CLIPS))
     return media.rename({"path": "audio"})
+
+
+def _are_votes(name: str, cells: Texts) -> bool:
+    """Return whether a column has numbers of votes."""
+    if not name.endswith("_votes") or not len(cells.sizes):
+        return False
+    column = text_column(Text(), cells)
+    assert isinstance(column, Ragged)
+    # Longer ones are no votes, and could be too large for an integer.
+    fits = bool((cells.sizes > 0).all() and (cells.sizes < 19).all())
+    return fits and bool(((column.data >= ord("0")) & (column.data <= ord("9"))).all())
 
 
 PARSERS: dict[str, Callable[[Request], Reader]] = {
