@@ -350,6 +350,8 @@ class Executor:
     def _run_steps(
         self, output: Output, value: Any, ids: I64, epoch: int, padding: dict[str, Any]
     ) -> tuple[Any, Failures]:
+        if not output.steps:
+            return value, {}
         began = time.perf_counter()
         for number, step in enumerate(output.steps):
             is_device_step = output.on_device and output.device_from <= number < output.device_steps
