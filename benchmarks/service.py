@@ -3,8 +3,10 @@
 Parts: decoded, JPEG crops of 224 px through one server and through several, beside a local loader that has
 the servers' cores; tf.data service too, where TensorFlow is installed. raw: batches of raw pixels, in GB/s,
 beside bytes through plain sockets (recv_into into memory that is there). sizes: the same for several batch
-sizes. recovery: one of the servers is killed (kill -9) and started again, time after time; how long until
-the others are as fast as they can be, and whether any sample was lost or repeated.
+sizes. transports: raw pixels by our messages and by Arrow Flight, with a request for each batch; Flight's
+batches stay in its buffers, or are copied into the memory of the batch, where ours are received. recovery:
+one of the servers is killed (kill -9) and started again, time after time; how long until the others are as
+fast as they can be, and whether any sample was lost or repeated.
 
 Sides take turns, several rounds; ratios are of the same run. The machine needs a free core for each thread.
 """
@@ -127,7 +129,60 @@ def sender(job: Facts) -> None:
         threading.Thread(target=send, args=(listener.accept()[0],), daemon=True).start()
 
 
-ROLES = {"client": client, "receiver": receiver, "sender": sender}
+def flight_server(job: Facts) -> None:
+    """Arrow Flight: record batches of one binary value each, in the mapped file; a ticket is its number."""
+    import pyarrow
+    import pyarrow.flight
+
+    size = job["bytes"]
+    with open(job["path"], "rb") as file:
+        memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    starts = range(0, len(memory) - size + 1, size)
+    kind = pyarrow.binary(size)
+    schema = pyarrow.schema([("batch", kind)])
+
+    class Server(pyarrow.flight.FlightServerBase):  # type: ignore[misc]
+        def do_get(self, context: Any, ticket: Any) -> Any:
+            start = starts[int(ticket.ticket) % len(starts)]
+            buffers = [None, pyarrow.py_buffer(memory[start : start + size])]
+            batch = pyarrow.record_batch([pyarrow.Array.from_buffers(kind, 1, buffers)], schema=schema)
+            return pyarrow.flight.RecordBatchStream(pyarrow.RecordBatchReader.from_batches(schema, [batch]))
+
+    server = Server("grpc://127.0.0.1:0")
+    print(json.dumps({"port": server.port}), flush=True)
+    server.serve()
+
+
+def flight_client(job: Facts) -> None:
+    """As ``receiver``, by Arrow Flight: a client for each thread; ``copy``: into memory that is there."""
+    import numpy as np
+    import pyarrow.flight
+
+    size, count = job["bytes"], job["total"] // job["bytes"]
+    clients = [pyarrow.flight.connect(f"grpc://127.0.0.1:{job['port']}") for _ in range(job["streams"])]
+    memory = [np.empty(size, np.uint8) for _ in clients]
+    print(json.dumps({"ready": True}), flush=True)
+
+    def receive(number: int) -> None:
+        for batch in range(number, count, len(clients)):
+            reader = clients[number].do_get(pyarrow.flight.Ticket(str(batch).encode()))
+            data = np.frombuffer(reader.read_chunk().data.column(0).buffers()[1], np.uint8)
+            if job["copy"]:
+                np.copyto(memory[number], data)
+
+    for _ in sys.stdin:
+        threads = [threading.Thread(target=receive, args=(number,)) for number in range(len(clients))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print("{}", flush=True)
+
+
+ROLES = {
+    "client": client, "receiver": receiver, "sender": sender, "flight server": flight_server,
+    "flight client": flight_client,
+}  # fmt: skip
 
 
 class Machine:
@@ -227,6 +282,8 @@ def raw_sides(
     batch: int,
     servers: Sequence[int],
     streams: Sequence[int],
+    *,
+    flight: bool = False,
 ) -> Facts:
     path, count = pixels(folder, args)
     batch = min(batch, count)
@@ -242,10 +299,19 @@ def raw_sides(
         _, addresses = machine.serve_all(path, "raw", number)
         url = f"batchplant://{','.join(addresses)}?streams={STREAMS}"
         sides[f"{number} servers"] = machine.loader(url, batch, raw=True)
+    if flight and has_flight():
+        _, facts = machine.role("flight server", job, machine.servers)
+        for name, copy in (("Arrow Flight", False), ("Arrow Flight, copied", True)):
+            client = {**job, **facts, "streams": STREAMS, "copy": copy}
+            sides[name] = machine.role("flight client", client, machine.client)[0]
     if len(streams) > 1:
         sides["local"] = machine.loader(path, batch, raw=True, local=True)
     print(f"batches of {batch}, {job['bytes'] / 1e6:.1f} MB")
     return in_turn(sides, args.rounds, total / 1e9, "GB/s")
+
+
+def transports(machine: Machine, folder: Path, args: argparse.Namespace) -> Facts:
+    return raw_sides(machine, folder, args, BATCH, (1,), (STREAMS,), flight=True)
 
 
 def recovery(machine: Machine, folder: Path, args: argparse.Namespace) -> Facts:
@@ -302,6 +368,15 @@ def recovered(
     worst = max(entry["seconds to the rest's throughput"] for entry in result["kills"])
     print(f"  recovery: at most {worst:.2f} s")
     return result | {"worst recovery, seconds": worst}
+
+
+def has_flight() -> bool:
+    try:
+        import pyarrow.flight  # noqa: F401
+    except ImportError:
+        print("pyarrow with Flight is not installed: Arrow Flight is skipped")
+        return False
+    return True
 
 
 # -- data --------------------------------------------------------------------------------------------------
@@ -379,7 +454,7 @@ def tensorflow_side(machine: Machine, folder: Path) -> Process | None:
     return side
 
 
-PARTS = {"decoded": decoded, "raw": raw, "sizes": sizes, "recovery": recovery}
+PARTS = {"decoded": decoded, "raw": raw, "sizes": sizes, "transports": transports, "recovery": recovery}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
