@@ -1,6 +1,7 @@
-"""Runs that were recorded, taken apart step by step; see ``batchplant why``. Receipts: ``seen.receipts``."""
+"""Runs that were recorded, taken apart step by step; see ``batchplant why``."""
 
+from . import receipts
 from .record import Stretch
 from .run import Run, SeenSample, Spike, Spikes
 
-__all__ = ["Run", "SeenSample", "Spike", "Spikes", "Stretch"]
+__all__ = ["Run", "SeenSample", "Spike", "Spikes", "Stretch", "receipts"]

@@ -333,10 +333,7 @@ def _root(head: bytes, tree: bytes) -> bytes:
 
 
 def digest_of(path: str) -> bytes:
-    """Return the SHA-256 of a file or an object; of a folder, that of the names and hashes of its files.
-
-    Raises: NotFoundError where there is none.
-    """
+    """Return the SHA-256 of a file or an object; of a folder, that of the names and hashes of its files."""
     if not is_remote(path) and os.path.isdir(path):
         entries = []
         for folder, folders, names in os.walk(path):
