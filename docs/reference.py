@@ -110,6 +110,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
             "batchplant.formats.tfrecord",
             "batchplant.formats.zarr",
             "batchplant.formats.n5",
+            "batchplant.formats.energon",
         ),
         ("formats.base",),
     ),

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import batchplant as bp
+from batchplant.formats import energon
 from batchplant.formats.base.tensors import TENSORS, from_array
 from batchplant.formats.registry import all_formats, find_format
 
@@ -304,8 +305,31 @@ def _sqlite(folder: Path) -> Path:
     return folder / "seed.sqlite"
 
 
+def _energon(folder: Path) -> Path:
+    fields = {"__key__": bp.Text(), "n": bp.Int(), "png": bp.Image("png")}
+    with bp.create(folder / "part.tar", fields, format="webdataset", shard_samples=2) as out:
+        for number in range(4):
+            out.append({"__key__": f"k{number}", "n": number, "png": sample(0)["image"]})
+    energon.prepare(folder)
+    return folder
+
+
+def _metadataset(folder: Path) -> Path:
+    (folder / "part").mkdir()
+    _energon(folder / "part")
+    # A JSON document is one of YAML.
+    entry = {"path": "part", "subset": {"range": ["0%", "100%"]}}
+    join = {"join": {"a": entry, "b": {**entry, "nonmatch": "skip"}}, "joiner": "x"}
+    splits = {"train": {"blend": [{**entry, "weight": 2}, {"concat": [entry, entry]}]}, "val": join}
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+    (folder / "seed.yaml").write_text(f"{head}splits: {json.dumps(splits)}\n")
+    return folder / "seed.yaml"
+
+
 # Formats that are only read, and of which there is no golden file.
 MAKERS: dict[str, Callable[[Path], Path]] = {
+    "energon": _energon,
+    "metadataset": _metadataset,
     "kaldi": _kaldi,
     "lhotse": _lhotse,
     "lst": _list,

@@ -29,7 +29,7 @@ from batchplant.cli import formats as command
 from batchplant.cli import main
 from batchplant.codecs.media import image, video
 from batchplant.data.tensors import TENSORS
-from batchplant.formats import megatron, onnx, recordio, registry, safetensors
+from batchplant.formats import energon, megatron, onnx, recordio, registry, safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.base.capabilities import CLAIMS, Capabilities, groups
 from batchplant.formats.base.format import Format
@@ -265,8 +265,27 @@ def speech(folder: Path, manifest: str) -> Path:
     return folder / manifest
 
 
+def prepared(folder: Path) -> Path:
+    """A folder of one TAR file, for Megatron-Energon."""
+    with bp.create(folder / "part.tar", {"blob": bp.Image(), "number": bp.Int()}) as out:
+        for number in range(COUNT):
+            out.append({"blob": bulk(number, bp.Image()), "number": number})
+    energon.prepare(folder)
+    return folder
+
+
+def blended(folder: Path) -> Path:
+    (folder / "part").mkdir()
+    prepared(folder / "part")
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+    (folder / "data.yaml").write_text(f"{head}splits: {{train: {{path: part}}}}\n")
+    return folder / "data.yaml"
+
+
 # Formats that are only read.
 OTHERS = {
+    "energon": prepared,
+    "metadataset": blended,
     "gguf": quantised,
     "kaldi": functools.partial(speech, manifest="wav.scp"),
     "lhotse": functools.partial(speech, manifest="cuts.jsonl"),

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.formats import registry
+from batchplant.formats import energon, registry
 from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
 from batchplant.testing import FormatSuite, ModelSuite
@@ -135,8 +135,25 @@ def database(folder: Path) -> str:
     return "data.db"
 
 
+def prepared(folder: Path) -> str:
+    fields = {"__key__": bp.Text(), "n": bp.Int(), "jpg": bp.Image("jpeg")}
+    with bp.create(folder / "set/part-00000.tar", fields) as out:
+        for n in range(ROWS):
+            out.append({"__key__": f"k{n}", "n": n, "jpg": jpeg(8, 8 + n)})
+    energon.prepare(folder / "set")
+    return "set"
+
+
+def blended(folder: Path) -> str:
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+    (folder / "blend.yaml").write_text(f"{head}splits: {{train: {{path: {prepared(folder)}}}}}\n")
+    return "blend.yaml"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
+    "energon": prepared,
+    "metadataset": blended,
     "gguf": copied(GOLDEN / "gguf/quantised.gguf"),
     "kaldi": lambda folder: speech(folder, "wav.scp"),
     "lhotse": shar,
