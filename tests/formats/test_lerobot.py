@@ -211,6 +211,7 @@ def test_segments_of_a_long_episode_are_one_video(tmp_path: Path) -> None:
         {"features": []},
         {"features": {"a": {"dtype": "float32"}}},
         {"features": {"a": {"dtype": "object", "shape": [1]}}},
+        {"features": {"a": {"dtype": "9" * 5000 + "i4,", "shape": [1]}}},
         {"features": {"a": {"dtype": "video", "shape": [2**40, 2**40, 3]}}},
         {"features": {"../a": {"dtype": "video", "shape": [4, 4, 3]}}},
         {"codebase_version": "v9.0"},

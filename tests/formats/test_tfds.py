@@ -263,6 +263,7 @@ def test_steps_become_a_dataset_of_lerobot(tmp_path: Path) -> None:
         {"splits": [{"name": "train", "shardLengths": ["7", "10"]}]},
         {"splits": [{"name": "train", "shardLengths": ["7", "-9"]}]},
         {"splits": [{"name": "train", "shardLengths": []}]},
+        {"splits": [{"name": "train", "shardLengths": ["7", str(2**62)]}]},
         {"splits": [{"name": "train", "shardLengths": ["x"]}]},
         {"splits": [{"name": "train", "shardLengths": ["1"], "filepathTemplate": "../{DATASET}"}]},
         {"splits": [{"name": "train", "shardLengths": ["1"], "filepathTemplate": "{OTHER}"}]},
@@ -297,7 +298,14 @@ def test_features_that_lie(tmp_path: Path) -> None:
     deep: Any = PIXELS
     for _ in range(100):
         deep = nested(a=deep)
-    for features in ([], {}, {"featuresDict": 3}, deep, nested(a=tensor("no-such-dtype"))):
+    for features in (
+        [],
+        {},
+        {"featuresDict": 3},
+        deep,
+        nested(a=tensor("no-such-dtype")),
+        nested(a=tensor("9" * 5000 + "i4,")),
+    ):
         (path / "features.json").write_text(json.dumps(features))
         with pytest.raises(bp.BatchplantError):
             bp.open(path, split="train")

@@ -134,7 +134,7 @@ class TfdsReader(Reader):
         parts = [_INSTRUCTION.fullmatch(part.strip()) for part in instruction.split("+")]
         files: list[str] = []
         firsts: dict[str, tuple[int, int]] = {}
-        rows: list[I64] = []
+        chosen: list[tuple[str, slice]] = []
         total = 0
         for part in parts:
             if part is None or part[1] not in splits:
@@ -144,9 +144,8 @@ class TfdsReader(Reader):
                 shards, count = self._shards(splits[name])
                 firsts[name] = total, count
                 files, total = files + shards, total + count
-            first, count = firsts[name]
-            start, end = (_bound(part[n], bool(part[n + 1]), count) for n in (2, 4))
-            rows.append(first + np.arange(count)[slice(start, end)])
+            bounds = (_bound(part[n], bool(part[n + 1]), firsts[name][1]) for n in (2, 4))
+            chosen.append((name, slice(*bounds)))
         kind = str(self._info.get("fileFormat") or "tfrecord").lower()
         # Whatever a schema beside a shard says, records are bytes here.
         options: dict[str, Any] = {"format": "tfrecord", "records": "raw", "schema": {DATA: Bytes()}}
@@ -158,7 +157,9 @@ class TfdsReader(Reader):
         if len(records) != total:
             records.close()
             raise DamagedError(f"the shards have {len(records)} records, and {INFO} says {total}")
-        return records, np.concatenate(rows)
+        # The counts are those of the files.
+        runs = [firsts[name][0] + np.arange(firsts[name][1])[bounds] for name, bounds in chosen]
+        return records, np.concatenate(runs)
 
     def _shards(self, split: Mapping[str, Any]) -> tuple[list[str], int]:
         """Return the files of a split, and how many records they have."""
@@ -233,6 +234,9 @@ class TfdsReader(Reader):
         dtype = str(details.get("dtype") or "int64")
         if dtype in ("string", "object", "str"):
             return (Bytes(), BYTES) if not sizes else (None, 0)
+        # NumPy reads a list of types from other texts, and evaluates their numbers.
+        if not dtype.isidentifier():
+            raise ValueError(f"{dtype[:40]!r} is no dtype")
         numbers = np.dtype(dtype)
         if numbers.kind not in "biuf" or any(size == 0 or size < -1 for size in sizes):
             return None, 0

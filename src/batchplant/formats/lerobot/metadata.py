@@ -289,9 +289,10 @@ def _field(feature: Mapping[str, Any]) -> Field:
         return Text()
     if dtype == "video":
         return Tensor("uint8", (*camera_size(feature, shape), 3))
-    numbers = np.dtype(dtype)
+    # NumPy reads a list of types from other texts, and evaluates their numbers.
+    numbers = np.dtype(dtype if dtype.isidentifier() else "V1")
     if numbers.kind not in "biuf":
-        raise ValueError(f"features of dtype {dtype} are not read")
+        raise ValueError(f"features of dtype {dtype[:40]} are not read")
     if shape != (1,):
         return Tensor(numbers.name, shape)
     if numbers.kind == "b":

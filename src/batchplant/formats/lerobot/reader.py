@@ -159,8 +159,8 @@ class LeRobotReader(LakeReader):
                 with contextlib.suppress(BatchplantError, OSError):
                     total = len(index_of(self._span(file)).times)
                     if total != count:
-                        place = file.removeprefix(self.path).strip("/")
-                        yield f"{place}: the video has {total} frames, and its episodes have {count}"
+                        name_below = file.removeprefix(self.path).strip("/")
+                        yield f"{name_below}: the video has {total} frames, and its episodes have {count}"
 
     def _span(self, file: str) -> VideoSpan:
         try:
