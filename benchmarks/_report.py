@@ -85,6 +85,21 @@ def service(results: dict[str, Any]) -> Iterator[str]:
     yield machine({**results, **results.get("transports", {})})
 
 
+def node(results: dict[str, Any]) -> Iterator[str]:
+    rows = [["readers", "seconds, median", "best", "CPU seconds", "MB"]]
+    for name, seconds in results["seconds"].items():
+        cells = [
+            seconds["median"],
+            seconds["best"],
+            results["CPU seconds"][name],
+            results["bytes"][name] / 1e6,
+        ]
+        rows.append([name, *map(number, cells)])
+    yield table(rows)
+    yield table([["ratio", ""], *([name, f"{ratio:.2f}"] for name, ratio in results["ratios"].items())])
+    yield machine(results)
+
+
 def loader_threads(found: dict[str, Any]) -> Iterator[str]:
     case = found["cases"]
     rows = [["threads", "images/s, median", "best", "times one thread, median", "best"]]
@@ -416,6 +431,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "open": opening,
     "peers": peers,
     "service": service,
+    "node": node,
     "advise": advise,
 }
 
