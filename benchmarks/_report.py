@@ -70,6 +70,21 @@ def peers(results: dict[str, Any]) -> Iterator[str]:
     yield machine(results)
 
 
+def video(results: dict[str, Any]) -> Iterator[str]:
+    sides = list(dict.fromkeys(side for case in results["cases"].values() for side in case["images/s"]))
+    rows = [["samples/s, median", *sides, *(f"by CPU time: {side}" for side in sides[1:])]]
+    for name, case in results["cases"].items():
+        speeds, cpu = case["images/s"], case["CPU s"]
+        ratios = [f"{cpu[side] / cpu['batchplant']:.2f}" if side in cpu else "–" for side in sides[1:]]
+        rows.append([name, *(number(speeds.get(side, {}).get("median")) for side in sides), *ratios])
+    yield table(rows)
+    ratios = {key: value for key, value in results.get("s3", {}).items() if isinstance(value, float)}
+    if ratios:
+        rows = [["random frames from S3, 30 ms", "ratio"]]
+        yield table(rows + [[key, f"{value:.2f}"] for key, value in ratios.items()])
+    yield machine(results)
+
+
 def service(results: dict[str, Any]) -> Iterator[str]:
     for part, unit in (("decoded", "images/s"), ("raw", "GB/s"), ("transports", "GB/s")):
         if part not in results:
@@ -424,6 +439,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "codecs": codecs,
     "augment": augment,
     "sound": sound,
+    "video": video,
     "remote": remote,
     "cold": cold,
     "gpu": gpu,
