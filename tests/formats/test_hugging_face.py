@@ -152,11 +152,80 @@ def test_datasets_reads_the_features_back(suffix, tmp_path, monkeypatch):
     assert back[1]["image"].size == (4, 4)
 
 
+ARRAYS = {
+    "two": bp.Tensor("float32", (2, 3)),
+    "three": bp.Tensor("int64", (None, 2, 2)),
+    "four": bp.Tensor("uint8", (2, 1, 2, 1), optional=True),
+    "five": bp.Tensor("float64", (1, 2, 1, 2, 1)),
+    "boxes": bp.Boxes(),
+    "classes": bp.Labels(("cat", "dog")),
+    "listed": bp.List(bp.Int(names=("x", "y"))),
+}
+
+
+def arrays(path):
+    with bp.create(path, ARRAYS) as out:
+        for n in range(4):
+            out.append(
+                {
+                    "two": np.arange(6, dtype=np.float32).reshape(2, 3) + n,
+                    "three": np.full((n, 2, 2), n), "five": np.full((1, 2, 1, 2, 1), n / 2),
+                    "four": None if n == 1 else np.full((2, 1, 2, 1), n, np.uint8),
+                    "boxes": np.ones((n, 4), np.float32), "classes": np.arange(n) % 2, "listed": [1, 0][:n],
+                }
+            )  # fmt: skip
+    return path
+
+
+def test_arrays_of_datasets(tmp_path):
+    path = arrays(tmp_path / "a.parquet")
+    two = pq.read_schema(path).field("two")
+    assert getattr(two.type, "storage_type", two.type) == pa.list_(pa.list_(pa.float32()))
+    # Where datasets was imported, it has taken them.
+    if not isinstance(two.type, pa.BaseExtensionType):
+        assert two.metadata[b"ARROW:extension:name"] == b"datasets.features.features.Array2DExtensionType"
+        assert json.loads(two.metadata[b"ARROW:extension:metadata"]) == [[2, 3], "float32"]
+    with bp.open(path) as reader:
+        assert dict(reader.schema) == ARRAYS
+        assert reader[2]["two"].tolist() == [[2, 3, 4], [5, 6, 7]]
+        assert reader[1]["four"] is None
+        assert reader[3]["three"].shape == (3, 2, 2)
+
+
+def test_lists_of_classes(tmp_path):
+    classes = {"feature": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "_type": "List"}
+    note = {b"huggingface": json.dumps({"info": {"features": {"labels": classes}}}).encode()}
+    table = pa.table({"labels": pa.array([[0], [1, 0], []], pa.list_(pa.int64()))})
+    pq.write_table(table.replace_schema_metadata(note), tmp_path / "a.parquet")
+    with bp.open(tmp_path / "a.parquet") as reader:
+        assert reader.schema["labels"].names == ("cat", "dog")
+        assert reader[1]["labels"].tolist() == [1, 0]
+
+
 @pytest.fixture
 def datasets(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     return pytest.importorskip("datasets", reason="pip install datasets")
+
+
+@pytest.mark.reference
+def test_datasets_reads_arrays_back(datasets, tmp_path):
+    path = arrays(tmp_path / "a.parquet")
+    back = datasets.load_dataset(
+        "parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    for dataset in (back, bp.open(path).to_hf()):
+        features = dataset.features
+        assert features["two"] == datasets.Array2D((2, 3), "float32")
+        assert features["three"] == datasets.Array3D((None, 2, 2), "int64")
+        assert features["four"] == datasets.Array4D((2, 1, 2, 1), "uint8")
+        assert features["five"] == datasets.Array5D((1, 2, 1, 2, 1), "float64")
+        assert features["boxes"] == datasets.Array2D((None, 4), "float32")
+        for name, names in (("classes", ["cat", "dog"]), ("listed", ["x", "y"])):
+            assert features[name].feature == datasets.ClassLabel(names=names)
+        assert dataset[2]["two"] == [[2, 3, 4], [5, 6, 7]]
+        assert dataset[1]["four"] is None
 
 
 @pytest.mark.reference

@@ -61,9 +61,24 @@ def dataset_of(schema: Schema, parts: Iterable[Columns]) -> Any:
         import datasets
     except ImportError:
         raise MissingLibraryError("this needs datasets: pip install datasets") from None
-    table = datasets.table.InMemoryTable(table_of(schema, parts, featured_schema(schema)))
+    table = datasets.table.InMemoryTable(_extended(table_of(schema, parts, featured_schema(schema))))
     # Its name for caches of what is computed from it; else datasets hashes the table.
     return datasets.Dataset(table, fingerprint=secrets.token_hex(8))
+
+
+def _extended(table: pa.Table) -> pa.Table:
+    """Return the table with the registered types that the metadata of its columns name."""
+    pa = pyarrow()
+    schema = pa.ipc.read_schema(table.schema.serialize())
+    columns = [
+        pa.chunked_array(
+            [pa.ExtensionArray.from_storage(field.type, chunk) for chunk in column.chunks], field.type
+        )
+        if isinstance(field.type, pa.BaseExtensionType) and column.type == field.type.storage_type
+        else column
+        for field, column in zip(schema, table.columns, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:

@@ -18,27 +18,37 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import BatchplantError, DecodeError, located
-from ...schema import Audio, Field, Image, Int, Schema, Video
+from ...schema import Audio, Field, Image, Int, Labels, List, Schema, Tensor, Video
 from ...storage import absolute, is_below, join, parent, read_whole, tree
 from .buffers import numbers, valid_of
-from .types import KEY, arrow_schema, is_any_list, is_file_struct, is_text, pyarrow
+from .types import KEY, arrow_schema, is_any_list, is_file_struct, is_list, is_text, pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 HUGGING_FACE = b"huggingface"
+# Names of the types of arrays, which datasets registers when it is imported.
+EXTENSION = {
+    f"Array{axes}D": f"datasets.features.features.Array{axes}DExtensionType".encode() for axes in range(2, 6)
+}
 
 
-def featured_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of these fields with the features of datasets in its metadata."""
+def featured_schema(schema: Schema, *, arrays: bool = True) -> pa.Schema:
+    """The Arrow schema of these fields with the features of datasets in its metadata.
+
+    ``arrays``: with Array2D to Array5D, which are lists in lists of any size, and not used in place.
+    """
     pa = pyarrow()
     fields, features = [], {}
     for name, arrow_field in zip(schema, arrow_schema(schema), strict=True):
         hint = _hint(schema[name])
-        if hint is not None:
-            kind = arrow_field.type if hint["_type"] == "ClassLabel" else file_struct()
-            arrow_field = arrow_field.with_type(kind).with_nullable(True)
+        if hint is not None and (arrays or hint["_type"] not in EXTENSION):
+            arrow_field = arrow_field.with_type(_featured(hint, arrow_field.type)).with_nullable(True)
+            if (extension := EXTENSION.get(hint["_type"])) is not None:
+                described = json.dumps([hint["shape"], hint["dtype"]]).encode()
+                added = {b"ARROW:extension:name": extension, b"ARROW:extension:metadata": described}
+                arrow_field = arrow_field.with_metadata({**arrow_field.metadata, **added})
         else:
             arrow_field = arrow_field.with_type(_narrow(arrow_field.type))
             hint = _feature(arrow_field.type)
@@ -47,6 +57,20 @@ def featured_schema(schema: Schema) -> pa.Schema:
             features[name] = hint
     note = json.dumps({"info": {"features": features}}, ensure_ascii=False).encode()
     return pa.schema(fields, metadata={HUGGING_FACE: note})
+
+
+def _featured(hint: dict[str, Any], kind: pa.DataType) -> pa.DataType:
+    """Return the type that a feature of datasets has exactly, from that of ours."""
+    if hint["_type"] in EXTENSION:
+        return _nested_lists(kind)
+    if hint["_type"] == "Sequence":
+        return _narrow(kind)
+    return kind if hint["_type"] == "ClassLabel" else file_struct()
+
+
+def _nested_lists(kind: pa.DataType) -> pa.DataType:
+    """Return the type with lists of any size for those of one size."""
+    return pyarrow().list_(_nested_lists(kind.value_type)) if is_any_list(kind) else kind
 
 
 def file_struct() -> pa.DataType:
@@ -84,14 +108,21 @@ def _hint(field: Field) -> dict[str, Any] | None:
         return {"_type": "Audio"} if field.rate is None else {"sampling_rate": field.rate, "_type": "Audio"}
     if isinstance(field, Video):
         return {"_type": "Video"}
-    if (
-        type(field) is Int
-        and field.dtype == "int64"
-        and field.names
-        and len(set(field.names)) == len(field.names)
-    ):
-        return {"names": list(field.names), "_type": "ClassLabel"}
+    if type(field) is Int and field.dtype == "int64":
+        return _classes(field.names)
+    if isinstance(field, List) and type(field.of) is Int and (classes := _hint(field.of)) is not None:
+        return {"feature": classes, "length": -1, "_type": "Sequence"}
+    if isinstance(field, Labels) and (classes := _classes(field.names)) is not None:
+        return {"feature": classes, "length": -1, "_type": "Sequence"}
+    if isinstance(field, Tensor) and is_list(field) and f"Array{len(field.shape)}D" in EXTENSION:
+        return {"shape": list(field.shape), "dtype": field.dtype, "_type": f"Array{len(field.shape)}D"}
     return None
+
+
+def _classes(names: Sequence[str] | None) -> dict[str, Any] | None:
+    """Return the feature of classes; datasets has no two of one name."""
+    unique = names and len(set(names)) == len(names)
+    return {"names": list(names), "_type": "ClassLabel"} if names and unique else None
 
 
 def _narrow(kind: pa.DataType) -> pa.DataType:

@@ -132,11 +132,20 @@ def _hinted(hint: Any, kind: pa.DataType, cells: pa.Array | None) -> Field | Non
             return kinds.Audio()
         if feature == "Video" and is_file_struct(kind):
             return kinds.Video()
+        if feature in ("Sequence", "List") and _is_classes(hint, kind):
+            return kinds.Labels(tuple(hint["feature"]["names"]), dtype=str(kind.value_type))
         if feature in ("Array2D", "Array3D", "Array4D", "Array5D"):
             return kinds.Tensor(str(hint["dtype"]), tuple(hint["shape"]))
     except (KeyError, TypeError, ValueError):
         pass
     return None
+
+
+def _is_classes(hint: dict[str, Any], kind: pa.DataType) -> bool:
+    """Return whether it is a list of classes."""
+    inner = hint.get("feature")
+    classes = isinstance(inner, dict) and inner.get("_type") == "ClassLabel"
+    return classes and is_any_list(kind) and pyarrow().types.is_integer(kind.value_type)
 
 
 def _hinted_inside(hint: Any, kind: pa.DataType, field: Field) -> Field:

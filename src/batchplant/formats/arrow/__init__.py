@@ -56,7 +56,7 @@ class ArrowWriter(Writer):
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1 byte, not {batch_size}")
         pa = pyarrow()
-        self._arrow = featured_schema(schema) if hugging_face else arrow_schema(schema)
+        self._arrow = featured_schema(schema, arrays=False) if hugging_face else arrow_schema(schema)
         packed = None if compression == "none" else compression
         self._options = pa.ipc.IpcWriteOptions(compression=packed)
         self._stream = path.lower().endswith(STREAM_SUFFIX)
