@@ -179,9 +179,10 @@ std::tuple<Array<int64_t>, Array<int64_t>> pieces_of(const Int64s& starts, const
 }
 
 // The cells as text; nothing if one of them is not UTF-8.
-std::optional<nb::list> texts(const Bytes& data, const Int64s& offsets) {
+std::optional<nb::typed<nb::list, nb::str>> texts(const Bytes& data, const Int64s& offsets) {
     const size_t n = offsets.size() == 0 ? 0 : offsets.size() - 1;
-    nb::list cells = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(n)));
+    using Texts = nb::typed<nb::list, nb::str>;
+    auto cells = nb::steal<Texts>(PyList_New(static_cast<Py_ssize_t>(n)));
     if (!cells.is_valid()) throw nb::python_error();
     for (size_t i = 0; i < n; ++i) {
         const int64_t start = offsets.data()[i];

@@ -1001,7 +1001,7 @@ def pieces_of(
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
     """Find the piece that every number falls into, and its place there. Pieces begin at starts, ascending."""
 
-def texts(data: NDArray[numpy.uint8], offsets: NDArray[numpy.int64]) -> list | None:
+def texts(data: NDArray[numpy.uint8], offsets: NDArray[numpy.int64]) -> list[str] | None:
     """Decode the cells between the offsets as a list of str; None if one of them is not UTF-8."""
 
 def distinct(numbers: NDArray[numpy.int64]) -> tuple[list[int], NDArray[numpy.int64]]:
