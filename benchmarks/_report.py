@@ -86,18 +86,22 @@ def video(results: dict[str, Any]) -> Iterator[str]:
 
 
 def service(results: dict[str, Any]) -> Iterator[str]:
-    for part, unit in (("decoded", "images/s"), ("raw", "GB/s"), ("transports", "GB/s")):
-        if part not in results:
-            continue
-        # The results of a run on another machine were put into those of this.
-        if "machine" in results[part]:
+    units = {"decoded": "images/s", "raw": "GB/s", "transports": "GB/s", "beside tf.data service": "images/s"}
+    # The results of runs on other machines, which were put into these, name their machine.
+    parts = sorted((part for part in units if part in results), key=lambda part: "machine" in results[part])
+    for at, part in enumerate(parts):
+        unit, found = units[part], results[part]
+        if at and "machine" in found and "machine" not in results[parts[at - 1]]:
             yield machine(results)
         rows = [[f"{part}, {unit}", "median", "best", "ratio of medians"]]
-        for name, speed in results[part][unit].items():
-            ratio = f"{results[part]['ratios'][name]['median']:.2f}"
+        for name, speed in found[unit].items():
+            ratio = f"{found['ratios'][name]['median']:.2f}"
             rows.append([name, number(speed["median"]), number(speed["best"]), ratio])
         yield table(rows)
-    yield machine({**results, **results.get("transports", {})})
+        if "machine" in found:
+            yield machine(found)
+    if "machine" not in results[parts[-1]]:
+        yield machine(results)
 
 
 def node(results: dict[str, Any]) -> Iterator[str]:
