@@ -38,7 +38,7 @@ from ..errors import (
     exceptions_as,
 )
 from ..schema import EVERY_KIND
-from ..storage import NOTE_ERRORS, is_below, is_remote, join, parse_object, read_beside
+from ..storage import NOTE_ERRORS, is_below, is_remote, join, parse_object, read_beside, tree
 from ..storage.patterns import braces, naturally
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
@@ -248,9 +248,13 @@ def _scan(path: Path) -> tuple[list[tuple[str, int]], list[tuple[int, str, int, 
 
 def sniff(probe: Probe) -> bool:
     """Metadata of energon lies in it, beside archives."""
-    if is_remote(probe.path) and not any(name.endswith((".tar", "/")) for name in probe.names):
-        return False
-    return any(read_beside(join(probe.path, f"{FOLDER}/{name}")) is not None for name in INFO)
+    # A server has listed the folder already; a folder on disk may be large, and is not listed for this.
+    listed = (
+        FOLDER in tree.names(probe.path)
+        if is_remote(probe.path)
+        else tree.is_folder(join(probe.path, FOLDER))
+    )
+    return listed and any(read_beside(join(probe.path, f"{FOLDER}/{name}")) is not None for name in INFO)
 
 
 FORMAT = Format(
