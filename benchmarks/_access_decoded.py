@@ -72,8 +72,10 @@ def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
                 if "cache" in options:
                     assert loader.stats()["cache share"] == 1
                 tasks[name] = functools.partial(epoch, loader)
-            found = interleaved(tasks, rounds)
-        speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
+            result = interleaved(tasks, rounds)
+        speeds = {
+            name: {key: count / value[key] for key in ("best", "median")} for name, value in result.items()
+        }
         shares = {
             name: {key: speeds[name][key] / speeds["raw"][key] for key in ("best", "median")}
             for name in ("cache in memory", "cache in a file")
@@ -91,8 +93,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="little data, two rounds")
     args = parser.parse_args()
     with workplace() as folder:
-        found = run(folder, 2 if args.quick else args.rounds, quick=args.quick)
-    print(json.dumps(found, indent=2))
+        done = run(folder, 2 if args.quick else args.rounds, quick=args.quick)
+    print(json.dumps(done, indent=2))
 
 
 if __name__ == "__main__":

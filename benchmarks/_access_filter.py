@@ -62,9 +62,9 @@ def theirs(path: str, first: int, end: int, filesystem: Any = None) -> int:
     import pyarrow.dataset
 
     opened = pyarrow.dataset.dataset(path, format="parquet", filesystem=filesystem)
-    found = opened.to_table(filter=(pc.field("id") >= first) & (pc.field("id") < end))
-    assert found["id"][0].as_py() == first
-    return int(found.num_rows)
+    result = opened.to_table(filter=(pc.field("id") >= first) & (pc.field("id") < end))
+    assert result["id"][0].as_py() == first
+    return int(result.num_rows)
 
 
 def bytes_of(folder: Path, name: str, first: int, end: int) -> dict[str, int]:
@@ -82,7 +82,7 @@ def bytes_of(folder: Path, name: str, first: int, end: int) -> dict[str, int]:
         remote = pyarrow.fs.S3FileSystem(
             access_key=KEY, secret_key=SECRET, endpoint_override=servers.endpoint, region="us-east-1"
         )
-        found = {}
+        result = {}
         sides: dict[str, Callable[[], int]] = {
             "batchplant": lambda: ours(url, first, end, **options),
             "pyarrow.dataset": lambda: theirs(f"{folder.name}/{name}", first, end, remote),
@@ -90,8 +90,8 @@ def bytes_of(folder: Path, name: str, first: int, end: int) -> dict[str, int]:
         for side, ask in sides.items():
             servers.begin(0)
             ask()
-            found[side] = int(servers.counted(0)["bytes"])
-    return found
+            result[side] = int(servers.counted(0)["bytes"])
+    return result
 
 
 def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
             task()
         seconds = interleaved(tasks, rounds)
         ratios = {
-            name: {key: one[key] / seconds["batchplant"][key] for key in ("best", "median")}
-            for name, one in seconds.items()
+            name: {key: second[key] / seconds["batchplant"][key] for key in ("best", "median")}
+            for name, second in seconds.items()
             if name != "batchplant"
         }
         for name, ratio in ratios.items():
@@ -141,8 +141,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the files there, and find them again")
     args = parser.parse_args()
     with workplace() as folder:
-        found = run(args.folder or folder, 2 if args.quick else args.rounds, quick=args.quick)
-    print(json.dumps(found, indent=2))
+        done = run(args.folder or folder, 2 if args.quick else args.rounds, quick=args.quick)
+    print(json.dumps(done, indent=2))
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def ours(path: Path, count: int, order: str, most: int) -> float:
             for _ in itertools.islice(loader, most // BATCH):
                 pass
 
-        found = timed(run) * count / most
+        result = timed(run) * count / most
         loader.close()
-    return found
+    return result
 
 
 def zarrs(path: Path, starts: Any, count: int) -> float:
@@ -98,7 +98,7 @@ def tensorstores(path: Path, starts: Any, count: int) -> float:
         for first in range(0, len(starts), BATCH):
             # All of a batch are under way at a time.
             coming = [array[cut(start)].read() for start in starts[first : first + BATCH]]
-            np.stack([one.result() for one in coming])
+            np.stack([item.result() for item in coming])
 
     return timed(run) * count / len(starts)
 
@@ -114,7 +114,7 @@ def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
         make(path, side)
     with patches_of(path, count) as data:
         loader = bp.Loader(data, BATCH, order="quasi_random", seed=1)
-        chosen = np.concatenate([one["position"] for one in itertools.islice(loader, fewer // BATCH)])
+        chosen = np.concatenate([batch["position"] for batch in itertools.islice(loader, fewer // BATCH)])
         loader.close()
         every = data.read(range(count), ["position"])["position"]
     at_random = np.random.default_rng(2).permutation(every)[:fewer]
@@ -126,15 +126,15 @@ def run(folder: Path, rounds: int, *, quick: bool = False) -> dict[str, Any]:
     if there("tensorstore"):
         tasks["tensorstore"] = lambda: tensorstores(path, at_random, count)
         tasks["tensorstore, our order"] = lambda: tensorstores(path, chosen, count)
-    found = interleaved(tasks, rounds)
-    speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
+    result = interleaved(tasks, rounds)
+    speeds = {name: {key: count / value[key] for key in ("best", "median")} for name, value in result.items()}
     ratios = {
         name: {key: speeds["batchplant"][key] / speeds[name][key] for key in ("best", "median")}
         for name in speeds
         if name != "batchplant"
     }
-    for name, one in speeds.items():
-        print(f"  {name}: best {one['best']:,.0f}, median {one['median']:,.0f} patches/s")
+    for name, speed in speeds.items():
+        print(f"  {name}: best {speed['best']:,.0f}, median {speed['median']:,.0f} patches/s")
     for name, ratio in ratios.items():
         wanted = f" (at least {WANTED[name]:g})" if name in WANTED else ""
         print(f"  batchplant : {name}: best {ratio['best']:.2f}, median {ratio['median']:.2f}{wanted}")

@@ -151,7 +151,10 @@ def coco(folder: Path, scale: float) -> Path:
             name = f"{number:06}.jpg"
             (place / name).write_bytes(jpeg(rng, 320, 240))
             boxes = rng.integers(0, 200, (int(rng.integers(1, 6)), 4)).tolist()
-            objects = {"bbox": boxes, "category": [int(one) for one in rng.integers(0, 80, len(boxes))]}
+            objects = {
+                "bbox": boxes,
+                "category": [int(integer) for integer in rng.integers(0, 80, len(boxes))],
+            }
             file.write(json.dumps({"file_name": name, "objects": objects}) + "\n")
     return place
 

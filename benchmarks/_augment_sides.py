@@ -78,13 +78,13 @@ def by_albumentations(job: dict[str, Any]) -> Augment:
     augment = alb.Compose([
         alb.RandomResizedCrop(size=(side, side), interpolation=cv2.INTER_AREA), alb.HorizontalFlip(p=0.5),
         alb.SomeOf(changes, n=2, replace=True, p=1),
-        alb.Normalize(mean=[one / 255 for one in MEAN], std=[one / 255 for one in STD]),
+        alb.Normalize(mean=[item / 255 for item in MEAN], std=[item / 255 for item in STD]),
     ])  # fmt: skip
 
     def one(data: bytes) -> Any:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-        made = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))["image"]
-        return torch.from_numpy(np.ascontiguousarray(made.transpose(2, 0, 1)))
+        result = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))["image"]
+        return torch.from_numpy(np.ascontiguousarray(result.transpose(2, 0, 1)))
 
     return one
 
@@ -107,7 +107,7 @@ def detection_by_albumentations(job: dict[str, Any]) -> Callable[[bytes, Any], A
             *(letterbox if job["part"] == "letterbox" else crop),
             alb.HorizontalFlip(p=0.5),
             alb.ColorJitter(*JITTER, p=1),
-            alb.Normalize(mean=[one / 255 for one in MEAN], std=[one / 255 for one in STD]),
+            alb.Normalize(mean=[item / 255 for item in MEAN], std=[item / 255 for item in STD]),
         ],
         bbox_params=alb.BboxParams(format="pascal_voc", label_fields=["classes"], min_area=1),
     )
@@ -115,9 +115,9 @@ def detection_by_albumentations(job: dict[str, Any]) -> Callable[[bytes, Any], A
     def one(data: bytes, boxes: Any) -> Any:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         classes = np.arange(len(boxes))
-        made = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), bboxes=boxes, classes=classes)
-        tensor = torch.from_numpy(np.ascontiguousarray(made["image"].transpose(2, 0, 1)))
-        return tensor, torch.tensor(np.asarray(made["bboxes"])), torch.tensor(np.asarray(made["classes"]))
+        result = augment(image=cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), bboxes=boxes, classes=classes)
+        tensor = torch.from_numpy(np.ascontiguousarray(result["image"].transpose(2, 0, 1)))
+        return tensor, torch.tensor(np.asarray(result["bboxes"])), torch.tensor(np.asarray(result["classes"]))
 
     return one
 
@@ -164,7 +164,7 @@ def by_pillow(job: dict[str, Any]) -> Augment:
         ImageOps.autocontrast,
         ImageOps.equalize,
     ]
-    mean, std = (torch.tensor(one).view(3, 1, 1) for one in (MEAN, STD))
+    mean, std = (torch.tensor(item).view(3, 1, 1) for item in (MEAN, STD))
 
     def one(data: bytes) -> Any:
         image = Image.fromarray(_sides.flipped(_sides.pillow(data, job["crop"])))
@@ -202,9 +202,9 @@ def together(samples: list[Any]) -> Any:
     import torch
 
     images, boxes, classes = zip(*samples, strict=True)
-    made = torch.stack(images)
-    assert len(boxes) == len(classes) == len(made)
-    return made
+    result = torch.stack(images)
+    assert len(boxes) == len(classes) == len(result)
+    return result
 
 
 def in_data_loader(make: Callable[[dict[str, Any]], Augment]) -> Callable[[dict[str, Any]], Build]:

@@ -80,8 +80,8 @@ class Files:
             x, y = random.randint(0, width - w), random.randint(0, height - h)
             size = (self.crop, self.crop)
             pixels = image.convert("RGB").resize(size, Image.Resampling.BILINEAR, box=(x, y, x + w, y + h))
-        found = np.asarray(pixels)
-        return np.ascontiguousarray(found[:, ::-1]) if random.random() < 0.5 else found
+        result = np.asarray(pixels)
+        return np.ascontiguousarray(result[:, ::-1]) if random.random() < 0.5 else result
 
 
 def torch_side(job: dict[str, Any]) -> Epoch:
@@ -98,8 +98,8 @@ SIDES = {"batchplant": batchplant_side, "FFCV": ffcv_side, "torch": torch_side}
 
 
 def files_of(path: str) -> list[str]:
-    found = Path(path)
-    return [path] if found.is_file() else sorted(str(one) for one in found.rglob("*") if one.is_file())
+    result = Path(path)
+    return [path] if result.is_file() else sorted(str(path) for path in result.rglob("*") if path.is_file())
 
 
 def drop(paths: list[str]) -> None:
@@ -182,12 +182,12 @@ def main(text: str) -> None:
             break
     seconds, used = time.perf_counter() - began, time.process_time() - used
     most, after = watch.close(), cached(paths)
-    said = {
+    output = {
         "images": images, "seconds": seconds, "CPU seconds": used,
         "cached before": held / max(1, whole), "cached after": after[0] / max(1, after[1]),
         "own MB": most["RssAnon"] / 1e6, "mapped MB": most["RssFile"] / 1e6,
     }  # fmt: skip
-    print(json.dumps(said), file=answers, flush=True)
+    print(json.dumps(output), file=answers, flush=True)
     # Workers of other libraries may take long to end.
     os._exit(0)
 

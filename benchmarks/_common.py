@@ -45,8 +45,8 @@ def machine() -> dict[str, Any]:
     """What was measured on; part of every result."""
     model = platform.machine()
     # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
-    said = subprocess.run(["lscpu"], capture_output=True, text=True) if shutil.which("lscpu") else None
-    for line in said.stdout.splitlines() if said else Path("/proc/cpuinfo").read_text().splitlines():
+    output = subprocess.run(["lscpu"], capture_output=True, text=True) if shutil.which("lscpu") else None
+    for line in output.stdout.splitlines() if output else Path("/proc/cpuinfo").read_text().splitlines():
         if line.lower().startswith("model name"):
             model = f"{line.partition(':')[2].strip()} ({platform.machine()})"
             break
@@ -68,14 +68,14 @@ def interleaved(tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str,
             seconds[name].append(task())
             print(f"  round {number + 1}/{rounds}  {name:<28} {seconds[name][-1]:8.3f} s", flush=True)
     return {
-        name: {"best": min(found), "median": statistics.median(found), "rounds": found}
-        for name, found in seconds.items()
+        name: {"best": min(second), "median": statistics.median(second), "rounds": second}
+        for name, second in seconds.items()
     }
 
 
 def rates(found: dict[str, dict[str, float]], count: int, peer: str) -> dict[str, Any]:
     """Images per second, and our speed as a ratio to the peer's."""
-    speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
+    speeds = {name: {key: count / value[key] for key in ("best", "median")} for name, value in found.items()}
     result: dict[str, Any] = {"images": count, "images/s": speeds}
     if peer in speeds:
         mine, theirs = speeds["batchplant"], speeds[peer]

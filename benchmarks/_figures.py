@@ -20,7 +20,7 @@ CASES = {"jpeg256": "JPEG 256 px", "jpeg500": "JPEG 500 px", "raw256": "raw 256Ã
 
 
 def medians(speeds: dict[str, dict[str, float]], scale: float = 1, prefix: str = "") -> dict[str, float]:
-    return {f"{prefix}{name}": one["median"] * scale for name, one in speeds.items()}
+    return {f"{prefix}{name}": speed["median"] * scale for name, speed in speeds.items()}
 
 
 def loader(found: dict[str, Any]) -> tuple[str, Panels]:
@@ -29,7 +29,7 @@ def loader(found: dict[str, Any]) -> tuple[str, Panels]:
 
 
 def loader_threads(found: dict[str, Any]) -> tuple[str, Panels]:
-    speeds = {f"batchplant, threads: {n}": one for n, one in found["cases"]["images/s"].items()}
+    speeds = {f"batchplant, threads: {n}": value for n, value in found["cases"]["images/s"].items()}
     return "Loading on more threads", {"JPEG 256 px: images/s": medians(speeds)}
 
 
@@ -38,8 +38,8 @@ def records(found: dict[str, Any]) -> tuple[str, Panels]:
     if "loading" in found:
         speeds = found["loading"]["images/s"]
         panels["loading JPEGs of 256 px: images/s"] = medians(speeds, prefix="batchplant ")
-    for title, one in found.get("reading", {}).items():
-        panels[f"random reads of {title}: thousand records/s"] = medians(one["records/s"], 1e-3)
+    for title, value in found.get("reading", {}).items():
+        panels[f"random reads of {title}: thousand records/s"] = medians(value["records/s"], 1e-3)
     if "examples" in found:
         panels["parsing Examples: thousand/s"] = medians(found["examples"]["examples/s"], 1e-3)
     return "Record formats in place", panels
@@ -67,19 +67,19 @@ def arrays(found: dict[str, Any]) -> tuple[str, Panels]:
     panels: Panels = {}
     if "copies" in found:
         speeds = {
-            name if name == "memcpy" else f"batchplant {name}": one
-            for name, one in found["copies"]["rows/s"].items()
+            name if name == "memcpy" else f"batchplant {name}": value
+            for name, value in found["copies"]["rows/s"].items()
         }
         panels["random rows of 12 KB: thousand/s"] = medians(speeds, 1e-3)
-    for format, one in found.get("chunks", {}).items():
-        panels[f"{format} chunks, shuffled: thousand rows/s"] = medians(one["rows/s"], 1e-3)
+    for format, value in found.get("chunks", {}).items():
+        panels[f"{format} chunks, shuffled: thousand rows/s"] = medians(value["rows/s"], 1e-3)
     return "Arrays", panels
 
 
 def codecs(found: dict[str, Any]) -> tuple[str, Panels]:
     panels = {
-        f"{title}, {found['side']} px: images/s": medians(one["images/s"])
-        for title, one in found.get("images", {}).get("cases", {}).items()
+        f"{title}, {found['side']} px: images/s": medians(value["images/s"])
+        for title, value in found.get("images", {}).get("cases", {}).items()
     }
     for part, title, unit in (
         ("sound", "1 s of 60-s FLAC: windows/s", "windows/s"),
@@ -93,7 +93,7 @@ def codecs(found: dict[str, Any]) -> tuple[str, Panels]:
 def remote(found: dict[str, Any]) -> tuple[str, Panels]:
     panels = {
         f"{delay} ms away, {which} epoch: images/s": medians(
-            {name: one for name, one in case[f"{which} epoch, images/s"].items() if name != "obstore"}
+            {name: value for name, value in case[f"{which} epoch, images/s"].items() if name != "obstore"}
         )
         for delay, case in found["cases"].items()
         for which in ("first", "second")
@@ -107,10 +107,10 @@ def cold(found: dict[str, Any]) -> tuple[str, Panels]:
 
     panels = {
         f"{case['title']}, {order}: images/s": {
-            label(side): one["median"] for side, one in found["images/s"].items()
+            label(side): value["median"] for side, value in value["images/s"].items()
         }
         for case in found["kinds"].values()
-        for order, found in case["orders"].items()
+        for order, value in case["orders"].items()
         if order == "random"
     }
     return "Images that are not in memory", panels
@@ -128,25 +128,25 @@ def gpu(found: dict[str, Any]) -> tuple[str, Panels]:
 
 def convert(found: dict[str, Any]) -> tuple[str, Panels]:
     return "Folder of JPEGs to .beton: images/s", {
-        f"{what}, {size}": medians(one["images/s"])
+        f"{what}, {size}": medians(value["images/s"])
         for what in ("pass-through", "re-encode")
-        for size, one in found[what].items()
+        for size, value in found[what].items()
     }
 
 
 def opening(found: dict[str, Any]) -> tuple[str, Panels]:
     sides = {side: found[side] for side in ("batchplant", "FFCV") if side in found}
     return f"Opening a .beton of {found['samples']:,} samples", {
-        "ms": {side: one["open"]["median"] * 1e3 for side, one in sides.items()},
-        "MB of memory": {side: one["grown"]["median"] / 1e6 for side, one in sides.items()},
+        "ms": {side: row["open"]["median"] * 1e3 for side, row in sides.items()},
+        "MB of memory": {side: row["grown"]["median"] / 1e6 for side, row in sides.items()},
     }
 
 
 def simulate(found: dict[str, Any]) -> tuple[str, Panels]:
     ratios = {
-        f"{name}, epoch {number + 1}": one["ratio"]
+        f"{name}, epoch {number + 1}": row["ratio"]
         for name, case in found["cases"].items()
-        for number, one in enumerate(case["epochs"])
+        for number, row in enumerate(case["epochs"])
     }
     return "Simulation", {"seconds of an epoch, predicted / measured": ratios}
 
@@ -155,8 +155,8 @@ def scale(found: dict[str, Any]) -> tuple[str, Panels]:
     panels: Panels = {}
     if "order" in found:
         panels["one of 10^10 positions, in a batch: Âµs"] = {
-            f"batchplant {name}": one["one position of a batch, us"]["median"]
-            for name, one in found["order"]["orders"].items()
+            f"batchplant {name}": value["one position of a batch, us"]["median"]
+            for name, value in found["order"]["orders"].items()
         }
     if "conversion" in found:
         panels["re-encoding images: images/s"] = medians(
@@ -197,15 +197,15 @@ def draw(folder: Path, name: str) -> None:
     matplotlib.rcParams["svg.hashsalt"] = name
     import matplotlib.pyplot as plt
 
-    found = json.loads((folder / f"{name}.json").read_text())
-    title, panels = FIGURES[name](found)
+    answer = json.loads((folder / f"{name}.json").read_text())
+    title, panels = FIGURES[name](answer)
     if not panels:
         return
     columns = min(2, len(panels))
     titles = list(panels)
     rows = [titles[first : first + columns] for first in range(0, len(titles), columns)]
     # Bars lie on their side, so a label has a line of its own and never meets its neighbour.
-    heights = [0.75 + 0.27 * max(len(panels[one]) for one in row) for row in rows]
+    heights = [0.75 + 0.27 * max(len(panels[item]) for item in row) for row in rows]
     figure, axes = plt.subplots(
         len(rows),
         columns,
@@ -218,7 +218,7 @@ def draw(folder: Path, name: str) -> None:
         axis.remove()
     for number, (axis, panel) in enumerate(zip(axes.flat, titles, strict=False)):
         values = panels[panel]
-        most = max(len(panels[one]) for one in rows[number // columns])
+        most = max(len(panels[row]) for row in rows[number // columns])
         colours = [OURS if "batchplant" in label else THEIRS for label in values]
         drawn = axis.barh(list(values), list(values.values()), color=colours, height=0.62)
         axis.bar_label(
@@ -235,7 +235,7 @@ def draw(folder: Path, name: str) -> None:
         axis.set_xticks([])
         axis.spines[["top", "right", "bottom"]].set_visible(False)
         axis.set_title(panel, fontsize=10, loc="left")
-    where = found["machine"]
+    where = answer["machine"]
     figure.suptitle(title, fontsize=12)
     figure.supxlabel(f"{where['cpu']}, {where['cores']} cores; median", fontsize=8, color="#555")
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})

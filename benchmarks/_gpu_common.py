@@ -55,7 +55,9 @@ def epoch(loader: Loader, device: str) -> Callable[[], float]:
 
 
 def speeds(seconds: dict[str, dict[str, float]], count: int) -> Found:
-    return {name: {key: count / one[key] for key in ("best", "median")} for name, one in seconds.items()}
+    return {
+        name: {key: count / second[key] for key in ("best", "median")} for name, second in seconds.items()
+    }
 
 
 def ratio(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:

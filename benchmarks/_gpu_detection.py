@@ -95,24 +95,24 @@ def measure(folder: Path, args: argparse.Namespace) -> Found:
     if not path.exists():
         make(path, 16 if args.quick else 6144, 16 if args.quick else 512)
     count = len(batchplant.open(path))
-    found: Found = {"images": count, "batch": batch_of(args), "ways": {}}
+    result: Found = {"images": count, "batch": batch_of(args), "ways": {}}
     for way in WAYS:
         for mode in args.modes:
             loaders = sides(path, way, mode, args)
-            print(f"detection, {way}, {mode}: {count:,} images, batches of {found['batch']}", flush=True)
+            print(f"detection, {way}, {mode}: {count:,} images, batches of {result['batch']}", flush=True)
             checked(loaders["detection"])
             tasks = {title: epoch(loader, args.device) for title, loader in loaders.items()}
             for task in tasks.values():
                 task()
             fast = speeds(interleaved(tasks, args.rounds), count)
             part = ratio(fast["detection"], fast["classification"])
-            for title, one in fast.items():
-                print(f"  {title:<20} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})")
+            for title, value in fast.items():
+                print(f"  {title:<20} {value['median']:>10,.0f} images/s (best {value['best']:,.0f})")
             print(f"  with boxes: {part['median']:.2f} (best {part['best']:.2f}) of the speed without")
             stats = {title: some_stats(loader) for title, loader in loaders.items()}
-            for title, one in stats.items():
-                print(f"  {title}: {one}", flush=True)
-            found["ways"][f"{way}, {mode}"] = {"images/s": fast, "ratio": part, "stats": stats}
+            for title, item in stats.items():
+                print(f"  {title}: {item}", flush=True)
+            result["ways"][f"{way}, {mode}"] = {"images/s": fast, "ratio": part, "stats": stats}
             for loader in loaders.values():
                 loader.close()
-    return found
+    return result

@@ -43,13 +43,13 @@ def serve(job: dict[str, Any]) -> None:
     run, count = epoch(loader, job["device"]), loader.samples
     run()
     # While it works; threads that make batches come and go with an epoch.
-    busy = max((held() for _ in loader), key=lambda one: one["threads"])
+    busy = max((held() for _ in loader), key=lambda row: row["threads"])
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:
         seconds = run()
         device = torch.cuda.max_memory_reserved() / 1e6 if job["device"].startswith("cuda") else 0.0
-        said = {"images": count, "seconds": seconds, "device MB": device, **busy}
-        print(json.dumps(said), file=answers, flush=True)
+        output = {"images": count, "seconds": seconds, "device MB": device, **busy}
+        print(json.dumps(output), file=answers, flush=True)
     loader.close()
 
 
@@ -78,8 +78,8 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
         for name, several in jobs.items():
             before = _free(args.device)
             started[name] = [
-                Process(name, [sys.executable, __file__, json.dumps(one)], scratch / f"{number}.log")
-                for number, one in enumerate(several)
+                Process(name, [sys.executable, __file__, json.dumps(item)], scratch / f"{number}.log")
+                for number, item in enumerate(several)
             ]
             for process in started[name]:
                 stack.callback(process.close)
@@ -91,22 +91,26 @@ def _measure(path: Path, scratch: Path, mode: str, args: argparse.Namespace) -> 
             began = time.perf_counter()
             for process in started[name]:
                 process.ask()
-            said = [process.answer() for process in started[name]]
+            output = [process.answer() for process in started[name]]
             seconds = time.perf_counter() - began
-            held_by[name] |= {key: sum(one[key] for one in said) for key in ("MB", "threads", "device MB")}
-            held_by[name]["seconds of each"] = [one["seconds"] for one in said]
+            held_by[name] |= {
+                key: sum(item[key] for item in output) for key in ("MB", "threads", "device MB")
+            }
+            held_by[name]["seconds of each"] = [row["seconds"] for row in output]
             # As for the images of one process.
-            return seconds * count / sum(one["images"] for one in said)
+            return seconds * count / sum(row["images"] for row in output)
 
-        found = speeds(interleaved({name: lambda name=name: task(name) for name in jobs}, args.rounds), count)
-    part = ratio(found[title], found["one process"])
-    for name, one in found.items():
+        result = speeds(
+            interleaved({name: lambda name=name: task(name) for name in jobs}, args.rounds), count
+        )
+    part = ratio(result[title], result["one process"])
+    for name, value in result.items():
         more = held_by[name]
-        print(f"  {name:<20} {one['median']:>10,.0f} images/s (best {one['best']:,.0f}), "
+        print(f"  {name:<20} {value['median']:>10,.0f} images/s (best {value['best']:,.0f}), "
               f"{more['threads']} threads, {more['MB']:,.0f} MB, "
               f"{more['device MB, with contexts']:,.0f} MB of the device")  # fmt: skip
     print(f"  together {part['median']:.2f} (best {part['best']:.2f}) of one process", flush=True)
-    return {"images": count, "processes": many, "images/s": found, "ratio": part, "held": held_by}
+    return {"images": count, "processes": many, "images/s": result, "ratio": part, "held": held_by}
 
 
 def _free(device: str) -> int:

@@ -60,15 +60,15 @@ def len_of(part: Found) -> int:
 
 def readahead(found: Found) -> Iterator[str]:
     rows = [["start to end, 64 KiB at a time", "MB/s", "waits for the disk"]]
-    for name, one in found["readahead"].items():
+    for name, value in found["readahead"].items():
         counted = name.startswith("mapped")
-        rows.append([name, number(one["MB/s"]), f"{one['waits']:,.0f}" if counted else "–"])
+        rows.append([name, number(value["MB/s"]), f"{value['waits']:,.0f}" if counted else "–"])
     yield table(rows)
     part = found["reads"]
     rows = [["at random, from the disk: MB read for each MB wanted", *map(kib, sizes(found))]]
     for way in ("disk, read()", "disk, mapped", "disk, mapped, random"):
         each = (part[size][way] for size in sizes(found))
-        rows.append([ways(way), *(f"{one['from disk'] / one['bytes']:.1f}" for one in each)])
+        rows.append([ways(way), *(f"{row['from disk'] / row['bytes']:.1f}" for row in each)])
     yield table(rows)
     ahead = part["read ahead by the system"]
     known = f"{ahead / 1024:,.0f} KiB" if ahead else "what it likes"
@@ -102,12 +102,12 @@ def epochs(found: Found) -> Iterator[str]:
 def ahead(found: Found) -> Iterator[str]:
     part = found["ahead"]
     each = part["by ahead"]
-    waits = [f"{one['waited']:.0%}" for one in each.values()]
+    waits = [f"{value['waited']:.0%}" for value in each.values()]
     yield table(
         [
             ["`prefetch_batches`", *each],
             ["time spent waiting", *waits],
-            ["seconds", *(f"{one['seconds']:.2f}" for one in each.values())],
+            ["seconds", *(f"{value['seconds']:.2f}" for value in each.values())],
         ]
     )
     yield (
@@ -157,12 +157,12 @@ def orders(found: Found) -> Iterator[str]:
             "read, times the data",
         ]
     ]
-    for name, one in part["orders"].items():
-        mixed = one["mixed"]
+    for name, value in part["orders"].items():
+        mixed = value["mixed"]
         rows.append([
             f"`{name.partition(',')[0]}`{''.join(name.partition(',')[1:])}",
-            f"{mixed['sorted']:.0%}", f"{mixed['mixed']:.0%}", f"{one['neighbours']:.1%}",
-            f"{one['kept']:,}", f"{one['read']:.1f}",
+            f"{mixed['sorted']:.0%}", f"{mixed['mixed']:.0%}", f"{value['neighbours']:.1%}",
+            f"{value['kept']:,}", f"{value['read']:.1f}",
         ])  # fmt: skip
     yield table(rows)
     yield (
@@ -181,7 +181,7 @@ SECTIONS: dict[str, Callable[[Found], Iterator[str]]] = {
     "numa": numa,
     "pinned": pinned,
     "orders": orders,
-    "machine": lambda found: iter([machine(found)]),
+    "machine": lambda item: iter([machine(item)]),
 }
 
 
@@ -213,7 +213,7 @@ def draw_reads(found: Found, figure: Any) -> None:
 def draw_ahead(found: Found, figure: Any) -> None:
     left, right = figure.subplots(1, 2)
     each = found["ahead"]["by ahead"]
-    left.plot([int(n) for n in each], [one["waited"] * 100 for one in each.values()], "o-", color=BLUE)
+    left.plot([int(n) for n in each], [value["waited"] * 100 for value in each.values()], "o-", color=BLUE)
     left.set_title("% of the time that the loop waits", fontsize=10, loc="left")
     left.set_xlabel("prefetch_batches: batches", fontsize=9)
     left.set_xticks([int(n) for n in each])
@@ -234,12 +234,12 @@ def draw_orders(found: Found, figure: Any) -> None:
     axes = figure.subplots()
     colours = {"quasi_random": BLUE, "random": GREEN, "windowed": ORANGE}
     lines: dict[str, list[tuple[float, float]]] = {}
-    for name, one in found["orders"]["orders"].items():
+    for name, value in found["orders"]["orders"].items():
         kind = name.partition(", ")[0]
-        at = (one["kept"], one["mixed"]["sorted"] * 100)
-        label = f"{name}: reads the data {one['read']:.0f} times" if one["read"] > 1.05 else name
-        lines.setdefault(f"{kind} again" if one["read"] > 1.05 else kind, []).append(at)
-        right = one["kept"] < found["orders"]["blocks"] / 2
+        at = (value["kept"], value["mixed"]["sorted"] * 100)
+        label = f"{name}: reads the data {value['read']:.0f} times" if value["read"] > 1.05 else name
+        lines.setdefault(f"{kind} again" if value["read"] > 1.05 else kind, []).append(at)
+        right = value["kept"] < found["orders"]["blocks"] / 2
         axes.annotate(
             label, at, (8 if right else -8, -8), textcoords="offset points", fontsize=8,
             ha="left" if right else "right",
@@ -287,10 +287,10 @@ def page(found: Found, text: str) -> str:
 
 
 def main(folder: Path) -> None:
-    found = json.loads((folder / "how-loading-works.json").read_text())
-    PAGE.write_text(page(found, PAGE.read_text("utf-8")), "utf-8")
+    answer = json.loads((folder / "how-loading-works.json").read_text())
+    PAGE.write_text(page(answer, PAGE.read_text("utf-8")), "utf-8")
     print(f"wrote {PAGE}")
-    draw(found)
+    draw(answer)
 
 
 if __name__ == "__main__":

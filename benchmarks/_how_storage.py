@@ -88,21 +88,21 @@ def read_out(path: Path, places: list[int], size: int) -> int:
 
 
 def median_of(runs: list[Found]) -> Found:
-    found = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    found["best seconds"] = min(run["seconds"] for run in runs)
-    return found
+    result = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    result["best seconds"] = min(run["seconds"] for run in runs)
+    return result
 
 
 def reads(folder: Path, rounds: int, size: int) -> Found:
     path = folder / "records"
     make_file(path, size)
-    found: Found = {"file": size, "read ahead by the system": read_ahead(path)}
+    result: Found = {"file": size, "read ahead by the system": read_ahead(path)}
     for record, count in ((4096, 2048), (65536, 512)):
         rng = np.random.default_rng(record)
         places = (rng.choice(size // record, min(count, size // record), replace=False) * record).tolist()
-        found[str(record)] = reads_of(path, places, record, rounds)
+        result[str(record)] = reads_of(path, places, record, rounds)
     path.unlink()
-    return found
+    return result
 
 
 def reads_of(path: Path, places: list[int], record: int, rounds: int) -> Found:

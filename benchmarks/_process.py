@@ -37,8 +37,8 @@ class Process:
         if not line:
             self.process.wait()
             raise RuntimeError(f"{self.name} failed: {last_line(self.log.read_text())}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        result: dict[str, Any] = json.loads(line)
+        return result
 
     def _wait(self) -> None:
         """Until there is an answer; for those who look at the process meanwhile."""

@@ -31,7 +31,7 @@ def lmdb_package(folder: Path, cells: Cells, stack: ExitStack) -> Read:
     import lmdb
 
     path = str(folder / "peer.lmdb")
-    with lmdb.open(path, map_size=4 * cells.nbytes + (1 << 24)) as made, made.begin(write=True) as changes:
+    with lmdb.open(path, map_size=4 * cells.nbytes + (1 << 24)) as file, file.begin(write=True) as changes:
         for number, cell in enumerate(cells):
             changes.put(b"%08d" % number, cell.tobytes())
     opened = lmdb.open(path, readonly=True, lock=False, readahead=False)

@@ -80,9 +80,9 @@ def obstore_side(job: Job) -> Build:
 
         def epoch() -> Iterator[int]:
             with ThreadPoolExecutor(job["in flight"]) as threads:
-                found = [one for one in obstore.list(store, "tar").collect() if one["path"].endswith(".tar")]
-                parts = [(one["path"], at, min(at + PART, one["size"]))
-                         for one in found for at in range(0, one["size"], PART)]  # fmt: skip
+                result = [row for row in obstore.list(store, "tar").collect() if row["path"].endswith(".tar")]
+                parts = [(row["path"], at, min(at + PART, row["size"]))
+                         for row in result for at in range(0, row["size"], PART)]  # fmt: skip
                 moved = threads.map(
                     lambda part: len(obstore.get_range(store, part[0], start=part[1], end=part[2])), parts
                 )
@@ -162,10 +162,10 @@ def litdata_side(job: Job) -> Build:
 def litdata_convert(job: Job) -> None:
     import litdata
 
-    found = images(job)
+    result = images(job)
     litdata.optimize(
-        fn=lambda number: {"jpg": found[number][0], "cls": found[number][1]},
-        inputs=list(range(len(found))), output_dir=job["target"], chunk_bytes=SHARD, num_workers=1,
+        fn=lambda number: {"jpg": result[number][0], "cls": result[number][1]},
+        inputs=list(range(len(result))), output_dir=job["target"], chunk_bytes=SHARD, num_workers=1,
         start_method="fork",
     )  # fmt: skip
 
@@ -237,10 +237,10 @@ def datasets_convert(job: Job) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    found = images(job)
-    each = -(-len(found) // job["files"])
+    result = images(job)
+    each = -(-len(result) // job["files"])
     for number in range(job["files"]):
-        part = found[number * each : (number + 1) * each]
+        part = result[number * each : (number + 1) * each]
         table = pyarrow.table({"jpg": [data for data, _ in part], "cls": [label for _, label in part]})
         target = Path(job["target"]) / f"{number:04d}.parquet"
         pyarrow.parquet.write_table(
@@ -304,9 +304,9 @@ def main(name: str, text: str) -> None:
         first = time.perf_counter() - began
         for count in batches:
             images += count
-        said = {"images": images, "seconds": time.perf_counter() - began, "first batch": first}
-        said["stats"] = job["stats"]() if "stats" in job else {}
-        print(json.dumps(said), file=answers, flush=True)
+        output = {"images": images, "seconds": time.perf_counter() - began, "first batch": first}
+        output["stats"] = job["stats"]() if "stats" in job else {}
+        print(json.dumps(output), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ def targets(found: dict[str, Any]) -> list[Row]:
         rows += [*_latency(near, far), *_first_batch(near, far)]
     for delay, case in cases.items():
         rows += [*_peers(f"{delay} ms", case), *_memory(f"{delay} ms", case, found["MB"])]
-    for delay, one in found["ds[i]"].items():
+    for delay, value in found["ds[i]"].items():
         rows += [
-            _row(f"{delay} ms: requests of ds[i], {name}", "≤", 1, it["requests"]) for name, it in one.items()
+            _row(f"{delay} ms: requests of ds[i], {name}", "≤", 1, it["requests"])
+            for name, it in value.items()
         ]
     for row in rows:
         shown = " ".join(f"{row[key]:>9,.2f}" for key in ("median", "best") if key in row)
@@ -88,7 +89,8 @@ def _first_batch(near: Case, far: Case) -> list[Row]:
     seconds = [case["first batch, s"] for case in (far, near)]
     trips = {name: (seconds[0][name] - seconds[1][name]) / 0.03 for name in _ours(far) if name in seconds[1]}
     return [
-        _row(f"round trips to the first batch: {name}", "≤", ROUND_TRIPS, one) for name, one in trips.items()
+        _row(f"round trips to the first batch: {name}", "≤", ROUND_TRIPS, trip)
+        for name, trip in trips.items()
     ]
 
 

@@ -29,10 +29,10 @@ def table(rows: Iterable[Iterable[str]]) -> str:
 
 def machine(found: dict[str, Any]) -> str:
     where = found["machine"]
-    said = f"{where['cpu']}, {where['cores']} cores, Python {where['python']}"
+    output = f"{where['cpu']}, {where['cores']} cores, Python {where['python']}"
     if (share := found.get("used by other processes")) is not None:
-        said += f"; other processes used {share:.0%} of the machine meanwhile"
-    return f"Measured on {said}.\n"
+        output += f"; other processes used {share:.0%} of the machine meanwhile"
+    return f"Measured on {output}.\n"
 
 
 def number(value: float | None) -> str:
@@ -90,16 +90,16 @@ def service(results: dict[str, Any]) -> Iterator[str]:
     # The results of runs on other machines, which were put into these, name their machine.
     parts = sorted((part for part in units if part in results), key=lambda part: "machine" in results[part])
     for at, part in enumerate(parts):
-        unit, found = units[part], results[part]
-        if at and "machine" in found and "machine" not in results[parts[at - 1]]:
+        unit, result = units[part], results[part]
+        if at and "machine" in result and "machine" not in results[parts[at - 1]]:
             yield machine(results)
         rows = [[f"{part}, {unit}", "median", "best", "ratio of medians"]]
-        for name, speed in found[unit].items():
-            ratio = f"{found['ratios'][name]['median']:.2f}"
+        for name, speed in result[unit].items():
+            ratio = f"{result['ratios'][name]['median']:.2f}"
             rows.append([name, number(speed["median"]), number(speed["best"]), ratio])
         yield table(rows)
-        if "machine" in found:
-            yield machine(found)
+        if "machine" in result:
+            yield machine(result)
     if "machine" not in results[parts[-1]]:
         yield machine(results)
 
@@ -132,9 +132,9 @@ def loader_threads(found: dict[str, Any]) -> Iterator[str]:
 def convert(found: dict[str, Any]) -> Iterator[str]:
     for what, peer in (("pass-through", "cp -r"), ("re-encode", "FFCV")):
         rows = [[f"{what}, images/s, median", "batchplant", peer, f"batchplant : {peer}", "(best)"]]
-        for size, one in found[what].items():
-            speeds = [one["images/s"].get(side, {}).get("median") for side in ("batchplant", peer)]
-            ratio = one.get(f"ratio to {peer}", {})
+        for size, value in found[what].items():
+            speeds = [value["images/s"].get(side, {}).get("median") for side in ("batchplant", peer)]
+            ratio = value.get(f"ratio to {peer}", {})
             shown = [f"{ratio[key]:.2f}" if key in ratio else "–" for key in ("median", "best")]
             rows.append([size, *map(number, speeds), *shown])
         yield table(rows)
@@ -153,9 +153,9 @@ def opening(found: dict[str, Any]) -> Iterator[str]:
 def per_second(what: str, found: dict[str, Any], ratio: dict[str, Any], head: str) -> str:
     """Speeds by side, with the ratio that the part gives for each."""
     rows = [[what, "median", "best", head, "(best)"]]
-    for name, one in found.items():
+    for name, value in found.items():
         shown = [f"{ratio[name][key]:.2f}" if name in ratio else "–" for key in ("median", "best")]
-        rows.append([name, number(one["median"]), number(one["best"]), *shown])
+        rows.append([name, number(value["median"]), number(value["best"]), *shown])
     return table(rows)
 
 
@@ -216,8 +216,8 @@ def augment(found: dict[str, Any]) -> Iterator[str]:
         speeds = part["images/s"]
         ours = speeds["batchplant"]
         ratios = {
-            side: {which: ours[which] / one[which] for which in ("median", "best")}
-            for side, one in speeds.items()
+            side: {which: ours[which] / speed[which] for which in ("median", "best")}
+            for side, speed in speeds.items()
             if side != "batchplant"
         }
         yield per_second(f"{part['title']}, images/s", speeds, ratios, "batchplant : it")
@@ -244,13 +244,13 @@ def remote(found: dict[str, Any]) -> Iterator[str]:
             ]
 
     def speeds() -> Iterator[list[str]]:
-        for side in [one for one in sides if one != "obstore"]:
-            found = (cases[delay][f"{which} epoch, images/s"].get(side) for delay, which in epochs)
+        for side in [side for side in sides if side != "obstore"]:
+            result = (cases[delay][f"{which} epoch, images/s"].get(side) for delay, which in epochs)
             yield [
                 side,
                 *(
-                    "–" if one is None else f"{number(one['median'])} ({number(one['best'])})"
-                    for one in found
+                    "–" if row is None else f"{number(row['median'])} ({number(row['best'])})"
+                    for row in result
                 ),
             ]
 
@@ -265,8 +265,8 @@ def remote(found: dict[str, Any]) -> Iterator[str]:
     ])  # fmt: skip
     yield table([
         ["`ds[i]`", "ms", "requests", "requests to open"],
-        *([f"{name}, {delay} ms", *(number(one[key]) for key in ("ms", "requests", "open"))]
-          for delay, both in found["ds[i]"].items() for name, one in both.items()),
+        *([f"{name}, {delay} ms", *(number(value[key]) for key in ("ms", "requests", "open"))]
+          for delay, both in found["ds[i]"].items() for name, value in both.items()),
     ])  # fmt: skip
     yield table([
         ["target", "", "median", "best", "met"],
@@ -306,9 +306,9 @@ def gpu(found: dict[str, Any]) -> Iterator[str]:
     ways = found.get("detection", {}).get("ways", {})
     if ways:
         sides = ("classification", "detection")
-        shown = [[title, *(f"{one['images/s'][side]['median']:,.0f}" for side in sides),
-                  *(f"{one['ratio'][key]:.2f}" for key in ("median", "best"))]
-                 for title, one in ways.items()]  # fmt: skip
+        shown = [[title, *(f"{row['images/s'][side]['median']:,.0f}" for side in sides),
+                  *(f"{row['ratio'][key]:.2f}" for key in ("median", "best"))]
+                 for title, row in ways.items()]  # fmt: skip
         yield table([["640 px, images/s", "pixels alone", "with boxes", "ratio", "(best)"], *shown])
     for mode, one in found.get("processes", {}).items():
         yield table([
@@ -322,10 +322,10 @@ def gpu(found: dict[str, Any]) -> Iterator[str]:
 
 
 def access(found: dict[str, Any]) -> Iterator[str]:
-    for title, one in found.get("filter", {}).items():
+    for title, value in found.get("filter", {}).items():
         rows = [
             [
-                f"{one['kept']:,} of {one['rows']:,} rows, {title}",
+                f"{value['kept']:,} of {value['rows']:,} rows, {title}",
                 "s, median",
                 "best",
                 "batchplant : it",
@@ -333,10 +333,10 @@ def access(found: dict[str, Any]) -> Iterator[str]:
                 "MB sent",
             ]
         ]
-        for side, seconds in one["seconds"].items():
-            ratio = one["ratio to"].get(side, {})
+        for side, seconds in value["seconds"].items():
+            ratio = value["ratio to"].get(side, {})
             shown = [f"{ratio[key]:.1f}" if key in ratio else "–" for key in ("median", "best")]
-            sent = one["bytes"].get(side)
+            sent = value["bytes"].get(side)
             rows.append(
                 [
                     side,
@@ -349,14 +349,14 @@ def access(found: dict[str, Any]) -> Iterator[str]:
         yield table(rows)
     parts = [("patches/s", "patches of 64³, per second", found.get("patches", {}))]
     parts += [
-        ("images/s", f"decoded cache, {title}, images/s", one)
-        for title, one in found.get("decoded", {}).items()
+        ("images/s", f"decoded cache, {title}, images/s", value)
+        for title, value in found.get("decoded", {}).items()
     ]
-    for key, title, one in parts:
-        if key in one:
+    for key, title, part in parts:
+        if key in part:
             rows = [[title, "median", "best"]]
             rows += [
-                [side, number(speed["median"]), number(speed["best"])] for side, speed in one[key].items()
+                [side, number(speed["median"]), number(speed["best"])] for side, speed in part[key].items()
             ]
             yield table(rows)
     yield machine(found)
@@ -369,11 +369,11 @@ def chunks(found: dict[str, Any]) -> Iterator[str]:
     ]  # fmt: skip
     for mine, peer in {"Loader": "tensorstore, batches", "array[...]": "tensorstore, one by one"}.items():
         rows = [[f"{mine}: {head[0]}", *head[1:]]]
-        for one in found["cases"].values():
-            rates, ratio = one["patches/s"], one["ratio to tensorstore"][mine]
+        for value in found["cases"].values():
+            rates, ratio = value["patches/s"], value["ratio to tensorstore"][mine]
             shown = [f"{ratio[clock][kind]:.2f}" for clock in ("cpu", "wall") for kind in ("best", "median")]
             speeds = [number(rates[side]["cpu"]["best"]) for side in (mine, peer)]
-            rows.append([one["title"], one["part"], *speeds, *shown])
+            rows.append([value["title"], value["part"], *speeds, *shown])
         yield table(rows)
     yield machine(found)
 
@@ -382,11 +382,11 @@ def advise(found: dict[str, Any]) -> Iterator[str]:
     rows = [
         ["dataset", "goal", "pick", "best", "pick behind the best", "prediction off, median", "answer, s"]
     ]
-    for name, one in found["datasets"].items():
-        pick = f"{one['pick']}{', as it is' if one['stays'] else ''}"
-        behind = "–" if one["behind the best"] is None else f"{one['behind the best']:.0%}"
-        off = f"{one['median error']:.0%} ({len(one['errors'])} formats)"
-        rows.append([name, one["goal"], pick, one["best"], behind, off, f"{one['seconds']:.1f}"])
+    for name, value in found["datasets"].items():
+        pick = f"{value['pick']}{', as it is' if value['stays'] else ''}"
+        behind = "–" if value["behind the best"] is None else f"{value['behind the best']:.0%}"
+        off = f"{value['median error']:.0%} ({len(value['errors'])} formats)"
+        rows.append([name, value["goal"], pick, value["best"], behind, off, f"{value['seconds']:.1f}"])
     yield table(rows)
     picks = f"{found['good']} of {len(found['datasets'])} picks are within 10 % of the best"
     yield f"{picks}; the predictions are {found['median error']:.0%} off in the median.\n"
@@ -396,14 +396,14 @@ def advise(found: dict[str, Any]) -> Iterator[str]:
 def cold(found: dict[str, Any]) -> Iterator[str]:
     def shown(one: dict[str, Any], side: str) -> str:
         speed, ratio = one["images/s"].get(side), one["of the limit"].get(side)
-        said = number(speed and speed["median"])
-        return f"{said} ({ratio['median']:.2f}; {ratio['best']:.2f})" if ratio else said
+        output = number(speed and speed["median"])
+        return f"{output} ({ratio['median']:.2f}; {ratio['best']:.2f})" if ratio else output
 
     for case in found["kinds"].values():
         orders = case["orders"]
-        sides = dict.fromkeys(side for one in orders.values() for side in one["images/s"])
+        sides = dict.fromkeys(side for order in orders.values() for side in order["images/s"])
         head = f"{case['title']}: images/s (part of the limit; best)"
-        rows = [[side, *(shown(one, side) for one in orders.values())] for side in sides]
+        rows = [[side, *(shown(order, side) for order in orders.values())] for side in sides]
         yield table([[head, *orders], *rows])
     yield machine(found)
 
@@ -471,8 +471,8 @@ def main(folder: Path) -> None:
         if not (folder / f"{name}.json").exists():
             print(f"{folder / name}.json is not there: its table stays")
             continue
-        made = "\n".join(section(json.loads((folder / f"{name}.json").read_text())))
-        text = filled(text, name, made, PAGE)
+        result = "\n".join(section(json.loads((folder / f"{name}.json").read_text())))
+        text = filled(text, name, result, PAGE)
         if f"figures/{name}.svg" in text and (folder / f"{name}.svg").exists():
             FIGURES.mkdir(exist_ok=True)
             shutil.copyfile(folder / f"{name}.svg", FIGURES / f"{name}.svg")

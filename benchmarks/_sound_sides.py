@@ -108,9 +108,9 @@ class Films:
         top, left = rng.integers(height - high + 1), rng.integers(width - wide + 1)
         cut = frames[:, :, top : top + high, left : left + wide].float()
         size = (job["size"], job["size"])
-        made = torch.nn.functional.interpolate(cut, size, mode="bilinear", antialias=True)
-        made = made.round_().clamp_(0, 255).to(torch.uint8)
-        return made.flip(3) if rng.random() < 0.5 else made
+        result = torch.nn.functional.interpolate(cut, size, mode="bilinear", antialias=True)
+        result = result.round_().clamp_(0, 255).to(torch.uint8)
+        return result.flip(3) if rng.random() < 0.5 else result
 
     def _frames(self, path: str, rng: Any) -> Iterator[Any]:
         import av
@@ -123,13 +123,13 @@ class Films:
             rate, base = stream.average_rate, stream.time_base
             first = int(rng.integers(stream.frames - span + 1))
             container.seek(int(first / rate / base), stream=stream)
-            made = 0
+            written = 0
             for frame in container.decode(stream):
                 number = round(float(frame.pts * base) * rate) - first
                 if number >= 0 and number % job["stride"] == 0:
                     yield frame.to_ndarray(format="rgb24")
-                    made += 1
-                if made == job["frames"]:
+                    written += 1
+                if written == job["frames"]:
                     return
 
 
@@ -157,9 +157,9 @@ SIDES: dict[str, tuple[Callable[[dict[str, Any]], Work], str]] = {
 def main() -> None:
     make, library = SIDES[sys.argv[1]]
     work = make(json.loads(sys.argv[2]))
-    found = work()
-    if isinstance(found, np.ndarray):
-        np.save(json.loads(sys.argv[2])["result"], found)
+    result = work()
+    if isinstance(result, np.ndarray):
+        np.save(json.loads(sys.argv[2])["result"], result)
     print(json.dumps({"version": importlib.metadata.version(library)}), flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()

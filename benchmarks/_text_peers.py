@@ -34,12 +34,12 @@ def megatron_reads(prefix: Path, order: Any, batch: int) -> dict[str, Task]:
     data = kind(str(prefix))
 
     def views() -> None:
-        for one in order:
-            data[one]
+        for item in order:
+            data[item]
 
     def batches() -> None:
         for first in range(0, len(order), batch):
-            np.concatenate([data[one] for one in order[first : first + batch]])
+            np.concatenate([data[item] for item in order[first : first + batch]])
 
     return {"Megatron-core, views": lambda: timed(views), "Megatron-core, batches": lambda: timed(batches)}
 
@@ -75,7 +75,7 @@ def megatron_samples(prefix: Path, length: int, batch: int, tokens: int) -> dict
 
     def run() -> None:
         for first in range(0, len(data), batch):
-            rows = [data[one] for one in range(first, min(first + batch, len(data)))]
+            rows = [data[number] for number in range(first, min(first + batch, len(data)))]
             {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     # It leaves out the last row, which is not full.
@@ -92,7 +92,7 @@ def trl_packs(documents: list[Any], length: int, batch: int) -> dict[str, Task]:
 
     datasets.disable_progress_bars()
     datasets.disable_caching()
-    offsets = np.concatenate([[0], np.cumsum([len(one) for one in documents])])
+    offsets = np.concatenate([[0], np.cumsum([len(document) for document in documents])])
     tokens = pa.LargeListArray.from_arrays(
         pa.array(offsets, pa.int64()), pa.array(np.concatenate(documents), pa.int32())
     )
@@ -110,9 +110,9 @@ def trl_packs(documents: list[Any], length: int, batch: int) -> dict[str, Task]:
             rows[first : first + batch]["input_ids"]
 
     tasks: dict[str, Task] = {}
-    for one in ("bfd_split", "wrapped"):
-        tasks[f"TRL, {one}"] = lambda one=one: timed(lambda: packed(one))  # type: ignore[misc]
-        tasks[f"TRL, {one}, as arrays"] = lambda one=one: timed(lambda: arrays(one))  # type: ignore[misc]
+    for text in ("bfd_split", "wrapped"):
+        tasks[f"TRL, {text}"] = lambda item=text: timed(lambda: packed(item))  # type: ignore[misc]
+        tasks[f"TRL, {text}, as arrays"] = lambda item=text: timed(lambda: arrays(item))  # type: ignore[misc]
     return tasks
 
 
@@ -127,7 +127,7 @@ def grain_packs(documents: list[Any], length: int) -> dict[str, Task]:
         if kind is None or dataset is None:
             continue
         # It splits nothing: what is longer than a row is cut off, which is less work.
-        source = dataset.source([{"tokens": one[:length]} for one in some]).to_iter_dataset()
+        source = dataset.source([{"tokens": item[:length]} for item in some]).to_iter_dataset()
 
         def run(kind: Any = kind, source: Any = source) -> None:
             rows = kind(source, length_struct={"tokens": length}, num_packing_bins=64, shuffle_bins=False)
@@ -149,11 +149,11 @@ def datatrove_blocks(folder: Path, length: int, order: Any) -> dict[str, Task]:
     except Exception as error:
         print(f"  datatrove does not open the file: its side is skipped ({error})")
         return {}
-    some = [int(one) for one in order if one < count]
+    some = [int(item) for item in order if item < count]
 
     def run() -> None:
-        for one in some:
-            data[one]
+        for item in some:
+            data[item]
 
     return {"datatrove": lambda: timed(run)}
 

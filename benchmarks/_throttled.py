@@ -114,8 +114,8 @@ class Served:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{latency} {bandwidth} {each}\n")
         self._process.stdin.flush()
-        found: dict[str, int] = json.loads(self._process.stdout.readline())
-        return found
+        answer: dict[str, int] = json.loads(self._process.stdout.readline())
+        return answer
 
 
 @contextlib.contextmanager
@@ -141,9 +141,9 @@ def main(folder: str) -> None:
     for line in sys.stdin:
         server.latency, server.bandwidth, server.each = map(float, line.split())
         with server.lock:
-            found = {"requests": server.requests, "bytes": server.bytes}
+            result = {"requests": server.requests, "bytes": server.bytes}
             server.requests = server.bytes = 0
-        print(json.dumps(found), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

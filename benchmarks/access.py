@@ -18,8 +18,8 @@ PARTS = sorted(path.stem.removeprefix(PREFIX) for path in HERE.glob(f"{PREFIX}*.
 
 
 def measured(part: str, folder: Path, rounds: int, quick: bool) -> dict[str, Any]:
-    found: dict[str, Any] = importlib.import_module(PREFIX + part).run(folder, rounds, quick=quick)
-    return found
+    done: dict[str, Any] = importlib.import_module(PREFIX + part).run(folder, rounds, quick=quick)
+    return done
 
 
 def main() -> None:

@@ -66,8 +66,8 @@ def main() -> None:
         for name in args.only:
             inside = folder / name.replace(" ", "-").replace("^", "")
             inside.mkdir()
-            found = results["datasets"][name] = one(DATASETS[name], inside, args.scale, args.seconds)
-            print(line(name, found), flush=True)
+            result = results["datasets"][name] = one(DATASETS[name], inside, args.scale, args.seconds)
+            print(line(name, result), flush=True)
     summarize(results)
     save(args.out, "advise", results)
 
@@ -93,21 +93,21 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
     goal, remote = dataset.goal, dataset.remote
     with opened(dataset, folder, scale) as (reader, how):
         began = time.perf_counter()
-        found = advise.advise(reader, goal=goal)
+        result = advise.advise(reader, goal=goal)
         took = time.perf_counter() - began
         source = reader
-        if found.best.way.images:
+        if result.best.way.images:
             # Once for all: what is compared is the format, not how images are encoded.
-            made = folder / f"encoded{found.best.way.suffix}"
+            path = folder / f"encoded{result.best.way.suffix}"
             bp.convert(
-                reader, made, images=found.best.way.image_options, target_options={"format": found.format}
+                reader, path, images=result.best.way.image_options, target_options={"format": result.format}
             )
-            source = bp.open(str(made), format=found.format)
+            source = bp.open(str(path), format=result.format)
         # Those too that there was no time to try.
-        ways = [way for way in found.tried if not way.way.stays and not way.aside]
-        if found.now is not None and found.facts.format not in [way.way.format for way in ways]:
+        ways = [way for way in result.tried if not way.way.stays and not way.aside]
+        if result.now is not None and result.facts.format not in [way.way.format for way in ways]:
             # Written anew, it is as the source is.
-            ways.append(found.now)
+            ways.append(result.now)
         # The images are as they are to be already.
         plain = [
             measure.Candidate(way.way.format, dict(way.way.options), way.way.suffix or None) for way in ways
@@ -122,8 +122,18 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
         }
         for way, row in zip(ways, rows, strict=True)
     }  # fmt: skip
-    said = {"goal": goal, "pick": found.format, "stays": found.best.way.stays, "way": found.best.way.label}
-    return {**said, "seconds": took, "samples": found.facts.samples, **judged(figures, found.format, goal)}
+    output = {
+        "goal": goal,
+        "pick": result.format,
+        "stays": result.best.way.stays,
+        "way": result.best.way.label,
+    }
+    return {
+        **output,
+        "seconds": took,
+        "samples": result.facts.samples,
+        **judged(figures, result.format, goal),
+    }
 
 
 def measured_figure(row: measure.Measured, goal: str, *, remote: bool = False) -> float | None:
@@ -139,18 +149,18 @@ def predicted_figure(one: Any, goal: str, samples: int, *, remote: bool = False)
     name = GOAL_METRICS[goal][0]
     if name == "bytes":
         return one.trial.disk(samples)
-    found: float | None = one.prediction.rate if remote else getattr(one.trial, name)
-    return found
+    result: float | None = one.prediction.rate if remote else getattr(one.trial, name)
+    return result
 
 
 def judged(figures: dict[str, Any], pick: str, goal: str) -> dict[str, Any]:
     """How far the pick is from the best, and the predictions from what was measured."""
     more = GOAL_METRICS[goal][1]
-    known = {name: one["measured"] for name, one in figures.items() if one["measured"]}
+    known = {name: figure["measured"] for name, figure in figures.items() if figure["measured"]}
     best = (max if more else min)(known, key=lambda name: known[name])
     mine = known.get(pick)
     behind = None if mine is None else (known[best] / mine if more else mine / known[best]) - 1
-    pairs = [(one["predicted"], one["measured"]) for one in figures.values()]
+    pairs = [(figure["predicted"], figure["measured"]) for figure in figures.values()]
     errors = [abs(guess / real - 1) for guess, real in pairs if guess and real]
     return {
         "figure": GOAL_METRICS[goal][2], "best": best, "behind the best": behind,
@@ -161,17 +171,17 @@ def judged(figures: dict[str, Any], pick: str, goal: str) -> dict[str, Any]:
 
 def line(name: str, found: dict[str, Any]) -> str:
     behind = "not measured" if found["behind the best"] is None else f"{found['behind the best']:.1%} behind"
-    said = f"{found['goal']:<8} {found['pick']:<12} {behind} {found['best']:<12}"
-    return f"{name:<22} {said} predictions {found['median error']:.0%} off, {found['seconds']:.1f} s"
+    output = f"{found['goal']:<8} {found['pick']:<12} {behind} {found['best']:<12}"
+    return f"{name:<22} {output} predictions {found['median error']:.0%} off, {found['seconds']:.1f} s"
 
 
 def summarize(results: dict[str, Any]) -> None:
     datasets = results["datasets"].values()
-    results["good"] = sum(one["good"] for one in datasets)
-    results["median error"] = statistics.median(error for one in datasets for error in one["errors"])
-    results["slowest advice, s"] = max(one["seconds"] for one in datasets)
-    said = f"{results['good']} of {len(datasets)} picks within {NEAR:.0%} of the best"
-    print(f"{said}; predictions {results['median error']:.0%} off (median)")
+    results["good"] = sum(dataset["good"] for dataset in datasets)
+    results["median error"] = statistics.median(error for dataset in datasets for error in dataset["errors"])
+    results["slowest advice, s"] = max(dataset["seconds"] for dataset in datasets)
+    output = f"{results['good']} of {len(datasets)} picks within {NEAR:.0%} of the best"
+    print(f"{output}; predictions {results['median error']:.0%} off (median)")
 
 
 if __name__ == "__main__":

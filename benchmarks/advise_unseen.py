@@ -61,9 +61,9 @@ def main() -> None:
         **UNSEEN,
         # Those of advise.py, for whoever changes the advice: the ten above are for judging it.
         **{
-            name: (lambda folder, one=one: one.make(folder, DEVELOPING), one.goal)
-            for name, one in DATASETS.items()
-            if not one.remote
+            name: (lambda folder, item=dataset: item.make(folder, DEVELOPING), dataset.goal)
+            for name, dataset in DATASETS.items()
+            if not dataset.remote
         },
     }
     parser.add_argument(
@@ -84,46 +84,48 @@ def main() -> None:
         for name in args.only:
             make, goal = known[name]
             with workplace() as folder:
-                found = results["datasets"][name] = judge(make(folder), goal, folder, args.rounds)
-            print(line(name, found), flush=True)
-    results["good"] = sum(one["good"] for one in results["datasets"].values())
+                result = results["datasets"][name] = judge(make(folder), goal, folder, args.rounds)
+            print(line(name, result), flush=True)
+    results["good"] = sum(result["good"] for result in results["datasets"].values())
     print(f"{results['good']} of {len(results['datasets'])} picks within {NEAR:.0%} of the best")
     save(args.out, "advise_unseen", results)
 
 
 def commit() -> str:
-    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip()
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
     """The pick for a dataset, and how far it is from the best of all formats."""
     with bp.open(str(path)) as reader:
         began = time.perf_counter()
-        found = advise.advise(reader, goal=goal)
+        result = advise.advise(reader, goal=goal)
         took = time.perf_counter() - began
-        case = Case(found.facts, found.machine, found.answers)
+        case = Case(result.facts, result.machine, result.answers)
         tried = {
-            one.option.format: one.option
-            for one in found.tried
-            if not one.option.unchanged and not one.is_extra
+            item.option.format: item.option
+            for item in result.tried
+            if not item.option.unchanged and not item.is_extra
         }
         names = list(dict.fromkeys([*tried, *measure.candidates(reader.schema)]))
-        pick = "as it is" if found.best.option.unchanged else found.format
-        readers, sizes = {"as it is": reader}, {"as it is": float(found.facts.bytes or 0)}
+        pick = "as it is" if result.best.option.unchanged else result.format
+        readers, sizes = {"as it is": reader}, {"as it is": float(result.facts.bytes or 0)}
         left_out: dict[str, str] = {}
         source = reader
-        if found.best.option.images:
+        if result.best.option.images:
             # Once for all: the formats are compared, not how images are encoded.
             place = folder / "encoded.beton"
-            bp.convert(reader, place, images=found.best.option.image_options)
+            bp.convert(reader, place, images=result.best.option.image_options)
             source = bp.open(str(place))
         for name in names:
-            option = tried.get(name) or storage_option(get_format(name), found.settings, reader.schema)
-            if name == found.facts.format and name != pick:
+            option = tried.get(name) or storage_option(get_format(name), result.settings, reader.schema)
+            if name == result.facts.format and name != pick:
                 continue
             try:
-                if growth(source, option, folder, name) * len(reader) > MAX_GROWTH * (found.facts.bytes or 1):
+                if growth(source, option, folder, name) * len(reader) > MAX_GROWTH * (
+                    result.facts.bytes or 1
+                ):
                     left_out[name] = "too large"
                     continue
                 target = folder / f"{name}{option.suffix}"
@@ -133,7 +135,7 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
             except bp.errors.BatchplantError as error:
                 left_out[name] = str(error)
                 continue
-            sizes[name] = sum(size_of(Path(one)) for one in done.files)
+            sizes[name] = sum(size_of(Path(file)) for file in done.files)
             readers[name] = bp.open(str(target), format=name)
         speeds = measured(readers, case, rounds, sizes, pick)
     more = GOAL_METRICS[goal][1]
@@ -142,19 +144,19 @@ def judge(path: Path, goal: str, folder: Path, rounds: int) -> dict[str, Any]:
     return {
         "goal": goal,
         "pick": pick,
-        "way": found.best.option.label,
-        "reason": found.reason,
+        "way": result.best.option.label,
+        "reason": result.reason,
         "best": best,
         "behind the best": behind,
         "good": behind <= NEAR,
         "seconds": took,
-        "samples": found.facts.samples,
+        "samples": result.facts.samples,
         "figure": GOAL_METRICS[goal][2],
         "measured": speeds,
         "bytes": sizes,
         "left out": left_out,
         "predicted": {
-            "as it is" if one.option.unchanged else one.option.format: one.value for one in found.tried
+            "as it is" if item.option.unchanged else item.option.format: item.value for item in result.tried
         },
     }
 
@@ -169,13 +171,13 @@ def growth(reader: bp.Reader, option: StorageOption, folder: Path, name: str) ->
             target_options={"format": name, **dict(option.writer_options)},
             options=bp.ConvertOptions(limit=count),
         )
-        sizes.append(sum(size_of(Path(one)) for one in done.files))
+        sizes.append(sum(size_of(Path(file)) for file in done.files))
     return (sizes[1] - sizes[0]) / 24
 
 
 def size_of(path: Path) -> int:
     if path.is_dir():
-        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+        return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
     return path.stat().st_size
 
 
@@ -226,10 +228,10 @@ def epoch(reader: bp.Reader, case: Case) -> float:
 
 
 def line(name: str, found: dict[str, Any]) -> str:
-    said = f"{found['pick']:<11} {found['behind the best']:6.1%} behind {found['best']:<11}"
+    output = f"{found['pick']:<11} {found['behind the best']:6.1%} behind {found['best']:<11}"
     speeds = sorted(found["measured"].items(), key=lambda pair: -pair[1])[:5]
-    shown = ", ".join(f"{one} {speed:,.0f}" for one, speed in speeds)
-    return f"{'' if found['good'] else '!'}{name:<24} {said} {found['seconds']:.0f} s  ({shown})"
+    shown = ", ".join(f"{item} {speed:,.0f}" for item, speed in speeds)
+    return f"{'' if found['good'] else '!'}{name:<24} {output} {found['seconds']:.0f} s  ({shown})"
 
 
 if __name__ == "__main__":

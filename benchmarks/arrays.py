@@ -38,7 +38,9 @@ def there(format: str) -> bool:
 
 
 def speeds(seconds: dict[str, dict[str, float]], count: int) -> Found:
-    return {name: {key: count / one[key] for key in ("best", "median")} for name, one in seconds.items()}
+    return {
+        name: {key: count / second[key] for key in ("best", "median")} for name, second in seconds.items()
+    }
 
 
 def copies(folder: Path, args: argparse.Namespace) -> Found:
@@ -77,11 +79,13 @@ def copies(folder: Path, args: argparse.Namespace) -> Found:
     print(f"copies: {rows:,} rows of {data[0].nbytes / 1000:.0f} KB in random batches of {BATCH}", flush=True)
     for task in tasks.values():
         task()
-    found = speeds(interleaved(tasks, args.rounds), len(batches) * BATCH)
-    share = {name: {key: one[key] / found["memcpy"][key] for key in one} for name, one in found.items()}
-    for name, one in share.items():
-        print(f"  {name:<8} {found[name]['median']:>10,.0f} rows/s, {one['median']:.2f} of memcpy")
-    return {"rows": rows, "rows/s": found, "ratio to memcpy": share}
+    result = speeds(interleaved(tasks, args.rounds), len(batches) * BATCH)
+    share = {
+        name: {key: value[key] / result["memcpy"][key] for key in value} for name, value in result.items()
+    }
+    for name, value in share.items():
+        print(f"  {name:<8} {result[name]['median']:>10,.0f} rows/s, {value['median']:.2f} of memcpy")
+    return {"rows": rows, "rows/s": result, "ratio to memcpy": share}
 
 
 def chunks(folder: Path, args: argparse.Namespace) -> Found:

@@ -132,7 +132,7 @@ def measured(name: str, beton: Path, table: Path, rounds: int, workers: int) -> 
         "part": name, "path": str(beton), "table": str(table), "batch": part.batch, "crop": part.crop,
         "workers": workers, "warm-up": 1, "boxes": str(beton.with_suffix(".boxes.npy")),
     }  # fmt: skip
-    pythons = {side: found for side in part.sides if (found := interpreter(side)) is not None}
+    pythons = {side: result for side in part.sides if (result := interpreter(side)) is not None}
     log = beton.with_suffix(".log")
     sides: dict[str, Callable[[], Side]] = {
         side: lambda side=side, python=python: Side(side, python, job, log, "_augment_sides.py")

@@ -33,8 +33,8 @@ def imbalance(sizes: Any, world_size: int, batch: int, steps: int, balanced: boo
     began = time.perf_counter()
     batches = [[rank.batch(step) for rank in ranks] for step in range(steps)]
     seconds = (time.perf_counter() - began) / steps / world_size
-    sums = np.array([[sizes[one].sum() for one in step] for step in batches])
-    counts = [len(one) for step in batches for one in step]
+    sums = np.array([[sizes[item].sum() for item in step] for step in batches])
+    counts = [len(item) for step in batches for item in step]
     return {
         "slowest to mean": float((sums.max(axis=1) / sums.mean(axis=1)).mean()),
         "fewest samples": min(counts), "most samples": max(counts), "seconds for a batch": seconds,

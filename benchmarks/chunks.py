@@ -107,9 +107,9 @@ def measured(path: Path, title: str, cache: int, count: int, rounds: int) -> dic
     def load() -> tuple[float, float]:
         with patches() as data:
             loader = bp.Loader(data, BATCH, order="random", seed=1)
-            found = spent(lambda: [None for _ in loader])
+            result = spent(lambda: [None for _ in loader])
             loader.close()
-        return found
+        return result
 
     def index() -> tuple[float, float]:
         with bp.open(path, cache=cache) as data:
@@ -128,7 +128,7 @@ def measured(path: Path, title: str, cache: int, count: int, rounds: int) -> dic
         def run() -> None:
             for first in range(0, len(cuts), BATCH):
                 coming = [array[cut].read() for cut in cuts[first : first + BATCH]]
-                np.stack([one.result() for one in coming])
+                np.stack([item.result() for item in coming])
 
         return spent(run)
 
@@ -147,10 +147,10 @@ def measured(path: Path, title: str, cache: int, count: int, rounds: int) -> dic
     kinds: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
     rates = {
         side: {
-            clock: {kind: count / of([one[n] for one in found]) for kind, of in kinds.items()}
+            clock: {kind: count / of([item[n] for item in second]) for kind, of in kinds.items()}
             for n, clock in enumerate(("wall", "cpu"))
         }
-        for side, found in seconds.items()
+        for side, second in seconds.items()
     }
     ratios = {
         mine: {
@@ -161,7 +161,7 @@ def measured(path: Path, title: str, cache: int, count: int, rounds: int) -> dic
     }
     for mine, ratio in ratios.items():
         text = ", ".join(
-            f"{clock} {one['best']:.2f} (median {one['median']:.2f})" for clock, one in ratio.items()
+            f"{clock} {value['best']:.2f} (median {value['median']:.2f})" for clock, value in ratio.items()
         )
         print(f"  {mine} : tensorstore: {text}", flush=True)
     return {"patches/s": rates, "ratio to tensorstore": ratios}
@@ -182,8 +182,13 @@ def main() -> None:
                 make(path, title, args.quick)
             for part, cache in CACHES.items():
                 print(f"{title}, cache for {part} of it", flush=True)
-                found = measured(path, title, cache, count, rounds)
-                results["cases"][f"{title}, {part}"] = {"title": title, "cache": cache, "part": part, **found}
+                result = measured(path, title, cache, count, rounds)
+                results["cases"][f"{title}, {part}"] = {
+                    "title": title,
+                    "cache": cache,
+                    "part": part,
+                    **result,
+                }
     if not args.quick:
         save(args.out, "chunks", results)
 

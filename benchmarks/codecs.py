@@ -46,15 +46,17 @@ def compare(tasks: dict[str, Task], count: int, rounds: int, unit: str) -> Found
     for task in tasks.values():
         task()
     seconds = interleaved(tasks, rounds)
-    speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in seconds.items()}
+    speeds = {
+        name: {key: count / second[key] for key in ("best", "median")} for name, second in seconds.items()
+    }
     mine = speeds["batchplant"]
     ratios = {
-        name: {key: mine[key] / one[key] for key in mine}
-        for name, one in speeds.items()
+        name: {key: mine[key] / speed[key] for key in mine}
+        for name, speed in speeds.items()
         if name != "batchplant"
     }
-    for name, one in ratios.items():
-        print(f"  batchplant : {name}: best {one['best']:.2f}, median {one['median']:.2f}", flush=True)
+    for name, ratio in ratios.items():
+        print(f"  batchplant : {name}: best {ratio['best']:.2f}, median {ratio['median']:.2f}", flush=True)
     return {unit: speeds, "ratio to": ratios}
 
 
@@ -160,11 +162,11 @@ def tune(number: int) -> Any:
     """A minute of stereo: a few tones that come and go, and noise."""
     rng = np.random.default_rng(number)
     at = np.arange(RATE * SECONDS) / RATE
-    made = rng.normal(0, 0.01, (len(at), 2))
+    result = rng.normal(0, 0.01, (len(at), 2))
     for _ in range(6):
         tone = np.sin(2 * np.pi * rng.uniform(80, 4000) * at) * (1 + np.sin(rng.uniform(0.5, 4) * at))
-        made += tone[:, None] * rng.uniform(0.01, 0.06, 2)
-    return (np.clip(made, -1, 1) * 32767).astype(np.int16)
+        result += tone[:, None] * rng.uniform(0.01, 0.06, 2)
+    return (np.clip(result, -1, 1) * 32767).astype(np.int16)
 
 
 def sound(args: argparse.Namespace) -> Found:
@@ -195,8 +197,8 @@ def sound(args: argparse.Namespace) -> Found:
     for name, way in ways.items():
         if not np.array_equal(way(*asked[0]), ways["batchplant"](*asked[0])):
             raise RuntimeError(f"{name} decodes other samples")
-    found = each(ways, asked, args.rounds, "windows/s")
-    return {"files": len(files), "bytes": size, **found}
+    result = each(ways, asked, args.rounds, "windows/s")
+    return {"files": len(files), "bytes": size, **result}
 
 
 def places(files: list[bytes], parts: int, end: int) -> list[tuple[bytes, int]]:
@@ -259,15 +261,15 @@ def video(args: argparse.Namespace) -> Found:
     )
 
     def from_start(data: bytes, start: int) -> Any:
-        found = []
+        answer = []
         with av.open(io.BytesIO(data)) as container:
             stream = container.streams.video[0]
             stream.codec_context.thread_count = 1
             for number, frame in enumerate(container.decode(stream)):
                 if number >= start:
-                    found.append(frame.to_ndarray(format="rgb24"))
-                if len(found) == FRAMES:
-                    return np.stack(found)
+                    answer.append(frame.to_ndarray(format="rgb24"))
+                if len(answer) == FRAMES:
+                    return np.stack(answer)
         raise RuntimeError("the file ends before the clip")
 
     def first_time(data: bytes, start: int) -> Any:
@@ -284,8 +286,8 @@ def video(args: argparse.Namespace) -> Found:
         # Conversions from YUV may round differently.
         if wrong > 4:
             raise RuntimeError(f"{name} decodes other frames: off by {wrong}")
-    found = each(ways, asked, args.rounds, "clips/s")
-    return {"files": len(files), "seconds": seconds, "bytes": size, **found}
+    result = each(ways, asked, args.rounds, "clips/s")
+    return {"files": len(files), "seconds": seconds, "bytes": size, **result}
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {

@@ -99,26 +99,26 @@ def make(path: Path, format: str, kind: str, cells: list[Any], count: int) -> No
 @contextmanager
 def limited(most: int) -> Iterator[str | None]:
     """A control group whose processes may have so much memory, pages of files included; None: not allowed."""
-    made = None
+    result = None
     for base, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         folder = Path(base, f"batchplant-cold-{os.getpid()}")
         try:
             folder.mkdir()
-            made = folder
+            result = folder
             (folder / name).write_text(str(most))
             break
         except OSError:
-            if made is not None:
-                made.rmdir()
-            made = None
+            if result is not None:
+                result.rmdir()
+            result = None
     try:
-        yield None if made is None else str(made)
+        yield None if result is None else str(result)
     finally:
-        if made is not None:
+        if result is not None:
             # A process that has ended may be counted for a moment.
             for _ in range(100):
                 try:
-                    made.rmdir()
+                    result.rmdir()
                     break
                 except OSError:
                     subprocess.run(["sleep", "0.05"], check=False)
@@ -128,7 +128,7 @@ def limited(most: int) -> Iterator[str | None]:
 
 
 def compiled(folder: Path) -> Path | None:
-    compiler = next((one for one in ("c++", "g++", "clang++") if shutil.which(one)), None)
+    compiler = next((text for text in ("c++", "g++", "clang++") if shutil.which(text)), None)
     if compiler is None:
         print("no C++ compiler: the disk's own limit is not measured")
         return None
@@ -171,11 +171,11 @@ class Disk:
         for threads, direct in READS if self._program else ():
             drop([str(self._path)])
             command = [self._program, self._path, self._runs, str(threads), str(int(direct)), str(seconds)]
-            said = subprocess.run(command, capture_output=True, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
             # A file system that reads only through the page cache.
-            if said.returncode:
+            if done.returncode:
                 continue
-            size, took = said.stdout.split()
+            size, took = done.stdout.split()
             title = PAST if direct else THROUGH
             if (rate := int(size) / float(took) / self._mean) > best.get(title, 0):
                 best[title], self.how[title] = rate, f"{threads} threads"
@@ -196,15 +196,15 @@ def run(python: str, job: dict[str, Any]) -> dict[str, Any] | None:
     """A side's answer; None where it failed."""
     command = [python, str(HERE / "_cold_sides.py"), json.dumps(job)]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
         print(f"  {job['title']}: no answer within two minutes")
         return None
-    if said.returncode or not said.stdout.strip():
-        last = (said.stderr.strip().splitlines() or ["no answer"])[-1]
-        print(f"  {job['title']}: {last[:300]} (exit status {said.returncode})")
+    if done.returncode or not done.stdout.strip():
+        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        print(f"  {job['title']}: {last[:300]} (exit status {done.returncode})")
         return None
-    answer: dict[str, Any] = json.loads(said.stdout.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     if not job["warm"] and answer["cached before"] > 0.05:
         print(f"  {job['title']}: {answer['cached before']:.0%} of its pages did not leave the page cache")
     return answer
@@ -257,7 +257,7 @@ def case(
             held = {key: answer[key] for key in ("own MB", "mapped MB", "cached after")}
             held["CPU, µs"] = answer["CPU seconds"] / answer["images"] * 1e6
             known = memory.setdefault(title, held)
-            memory[title] = {key: max(known[key], one) for key, one in held.items() if key in known}
+            memory[title] = {key: max(known[key], value) for key, value in held.items() if key in known}
             memory[title]["CPU, µs"] = min(known["CPU, µs"], held["CPU, µs"])
             print(
                 f"  round {number + 1}/{args.rounds}  {title:<22} {speed:10,.0f}/s"
@@ -265,18 +265,18 @@ def case(
                 f"  mapped {held['mapped MB']:5.0f} MB  cached after {held['cached after']:4.0%}",
                 flush=True,
             )
-    found = {
+    actual = {
         title: {"best": max(all), "median": statistics.median(all)} for title, all in speeds.items() if all
     }
-    result: dict[str, Any] = {"images/s": found, "memory": memory}
+    result: dict[str, Any] = {"images/s": actual, "memory": memory}
     result["disk, how"] = disk.how
     for title, how in disk.how.items():
-        print(f"  {title}: {found[title]['best']:,.0f}/s at best, by {how}")
+        print(f"  {title}: {actual[title]['best']:,.0f}/s at best, by {how}")
     result["of the limit"] = {
         f"{format}, {which}": ratio
         for format in paths
         for which in ("larger", "first epoch")
-        if (ratio := of_the_limit(found, format, which)) is not None
+        if (ratio := of_the_limit(actual, format, which)) is not None
     }
     for title, ratio in result["of the limit"].items():
         print(f"  {title:<22} {ratio['median']:.2f} of the limit (best {ratio['best']:.2f})")
@@ -318,10 +318,10 @@ def parse() -> argparse.Namespace:
 
 
 def have(formats: list[str]) -> list[str]:
-    for format in [one for one in formats if one in NEEDED]:
+    for format in [name for name in formats if name in NEEDED]:
         if importlib.util.find_spec(NEEDED[format]) is None:
             print(f"{NEEDED[format]} is not installed: {format} is left out")
-            formats = [one for one in formats if one != format]
+            formats = [name for name in formats if name != format]
     return formats
 
 
@@ -330,10 +330,10 @@ def measure(kind: str, args: argparse.Namespace, tools: Tools) -> dict[str, Any]
         folder = Path(name)
         program = compiled(folder)
         cells = cells_of(kind, folder / "some")
-        size = float(np.mean([len(one) if isinstance(one, bytes) else one.nbytes for one in cells]))
+        size = float(np.mean([len(cell) if isinstance(cell, bytes) else cell.nbytes for cell in cells]))
         count = max(2 * args.batch, int(args.size * 1e6 / size))
         paths = {}
-        for format in ["beton", *(one for one in args.formats if one != "beton")]:
+        for format in ["beton", *(name for name in args.formats if name != "beton")]:
             if format == "folder" and kind == "raw":
                 continue
             paths[format] = folder / f"data{FORMATS[format]}"
@@ -365,8 +365,8 @@ def main() -> None:
         results["memory limit, MB"] = args.memory if group else None
         if args.memory and group is None:
             print("the kernel gives us no control group: batchplant is told to read past the page cache")
-        said = f"{args.memory} MB, by a control group" if group else "none"
-        print(f"caches are dropped by posix_fadvise; limit of memory: {said}")
+        output = f"{args.memory} MB, by a control group" if group else "none"
+        print(f"caches are dropped by posix_fadvise; limit of memory: {output}")
         tools = Tools(group, ffcv_python())
         with others(results):
             for kind in args.kinds:
@@ -374,8 +374,8 @@ def main() -> None:
     met = [
         ratio["best"] >= GOAL
         for kind in args.kinds
-        for one in results["kinds"][kind]["orders"].values()
-        for ratio in one["of the limit"].values()
+        for result in results["kinds"][kind]["orders"].values()
+        for ratio in result["of the limit"].values()
     ]
     print(f"{sum(met)} of {len(met)} reach {GOAL} of the lower limit, by their best round")
     save(args.out, "cold", results)
@@ -384,9 +384,9 @@ def main() -> None:
 def measured(out: Path) -> dict[str, Any]:
     """Kinds of images that were measured before, on the same machine."""
     path = out / "cold.json"
-    found = json.loads(path.read_text()) if path.exists() else {"machine": None}
-    same = found["machine"] is not None and found["machine"]["cpu"] == machine()["cpu"]
-    return {kind: found["kinds"][kind] for kind in KINDS if kind in found["kinds"]} if same else {}
+    result = json.loads(path.read_text()) if path.exists() else {"machine": None}
+    same = result["machine"] is not None and result["machine"]["cpu"] == machine()["cpu"]
+    return {kind: result["kinds"][kind] for kind in KINDS if kind in result["kinds"]} if same else {}
 
 
 @contextmanager

@@ -80,14 +80,14 @@ def main() -> None:
             print(f"making {count} images of {size} px")
             photos().make_folder(source, count, size=size)
             print(f"pass-through, {count} JPEGs of {size} px")
-            found = interleaved(
+            result = interleaved(
                 {
                     "cp -r": lambda source=source: copy(source, folder / "copied"),
                     "batchplant": lambda source=source: ours(source, target, workers),
                 },
                 args.rounds,
             )
-            results["pass-through"][f"{size} px"] = rates(found, count, "cp -r")
+            results["pass-through"][f"{size} px"] = rates(result, count, "cp -r")
             print(f"decode, bound to {size * 4 // 5} px, encode as JPEG 90, {workers} workers")
             tasks = {
                 "batchplant": lambda source=source, size=size: ours(

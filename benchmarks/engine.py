@@ -89,12 +89,12 @@ ENCODINGS: dict[str, tuple[str, dict[str, Any]]] = {
 @functools.lru_cache(1)
 def images(count: int, side: int) -> list[Image.Image]:
     maker = photos()
-    made = []
+    result = []
     for index in range(count):
         a, b = random.Random(index).choice(maker.RATIOS)
         width, height = round(side * a / max(a, b)), round(side * b / max(a, b))
-        made.append(Image.fromarray(maker.photo(index, width=width, height=height)))
-    return made
+        result.append(Image.fromarray(maker.photo(index, width=width, height=height)))
+    return result
 
 
 def encoded(count: int, side: int, encoding: str) -> Batch:

@@ -60,12 +60,12 @@ def loading(folder: Path, args: argparse.Namespace) -> Results:
         for format, name in files.items():
             loader = Loader(folder / name, BATCH, order="random", pipelines={"image": image})
             stack.callback(loader.close)
-            epochs[format] = lambda loader=loader: timed(lambda: sum(len(one["image"]) for one in loader))
+            epochs[format] = lambda loader=loader: timed(lambda: sum(len(batch["image"]) for batch in loader))
             epochs[format]()
         seconds = interleaved(epochs, args.rounds)
     ratios = {
-        format: {key: seconds["beton"][key] / one[key] for key in ("best", "median")}
-        for format, one in seconds.items()
+        format: {key: seconds["beton"][key] / second[key] for key in ("best", "median")}
+        for format, second in seconds.items()
     }
     return {"images": count, "seconds": seconds, "ratio to beton": ratios}
 

@@ -108,24 +108,26 @@ def measure(name: str, path: Path, args: argparse.Namespace) -> Found:
         while time.perf_counter() - began < (KNOWS if title.startswith("auto") and not raw else WARM_UP):
             task()
     seconds = interleaved(tasks, args.rounds)
-    found = speeds(seconds, count)
-    by_batch = {str(batch): {mode: found.pop(f"{mode} {batch}") for mode in modes} for batch in args.batches}
-    for title, one in found.items():
-        print(f"  {title:<34} {one['median']:>10,.0f} images/s (best {one['best']:,.0f})")
+    result = speeds(seconds, count)
+    by_batch = {str(batch): {mode: result.pop(f"{mode} {batch}") for mode in modes} for batch in args.batches}
+    for title, value in result.items():
+        print(f"  {title:<34} {value['median']:>10,.0f} images/s (best {value['best']:,.0f})")
     against: Found = {}
     for batch, speed in by_batch.items():
-        shown = ", ".join(f"{mode} {one['median']:,.0f} ({one['best']:,.0f})" for mode, one in speed.items())
+        shown = ", ".join(
+            f"{mode} {value['median']:,.0f} ({value['best']:,.0f})" for mode, value in speed.items()
+        )
         print(f"  batches of {batch}: {shown}")
         if "auto" in modes and len(modes) > 1:
             against[batch] = against_fixed(seconds, speed, batch)
             print(f"    auto: {against[batch]['ratio']:.2f} of {against[batch]['mode']}, round by round; "
                   f"{loaders['auto', int(batch)].stats()['why']}")  # fmt: skip
     stats = {mode: some_stats(loaders[mode, args.batches[-1]]) for mode in modes}
-    for mode, one in stats.items():
-        print(f"  {mode}: {one}")
+    for mode, item in stats.items():
+        print(f"  {mode}: {item}")
     for loader in loaders.values():
         loader.close()
-    return {"images": count, "alone": found, "by batch": by_batch, "auto": against, "stats": stats}
+    return {"images": count, "alone": result, "by batch": by_batch, "auto": against, "stats": stats}
 
 
 def against_fixed(seconds: Found, speed: Found, batch: str) -> Found:
@@ -191,22 +193,22 @@ def step(path: Path, args: argparse.Namespace) -> Found:
             rounds["there already"].append(alone)
             rounds["waited"].append(waited / whole)
     longer = np.array(rounds["loaded"]) / np.array(rounds["there already"]) - 1
-    found = {
+    result = {
         "steps": steps, "batch": size, "images/s": size * steps / float(np.median(rounds["loaded"])),
         "waited": {"best": min(rounds["waited"]), "median": float(np.median(rounds["waited"]))},
         "longer": {"best": float(longer.min()), "median": float(np.median(longer))},
     }  # fmt: skip
-    print(f"step: {found}")
+    print(f"step: {result}")
     loader.close()
-    return found
+    return result
 
 
 def earlier(out: Path, results: Found) -> Found:
     """The parts of a run before, on the same device, with the same torch."""
     path = out / "gpu.json"
-    found: Found = json.loads(path.read_text()) if path.exists() else {}
-    same = all(found.get(name) == results[name] for name in ("gpu", "torch"))
-    return {name: found[name] for name in PARTS if same and name in found}
+    result: Found = json.loads(path.read_text()) if path.exists() else {}
+    same = all(result.get(name) == results[name] for name in ("gpu", "torch"))
+    return {name: result[name] for name in PARTS if same and name in result}
 
 
 def data(name: str, folder: Path, args: argparse.Namespace) -> Path:
@@ -259,8 +261,8 @@ def main() -> None:
         if "detection" in args.parts:
             results["detection"] = _gpu_detection.measure(folder, args)
         if "processes" in args.parts:
-            found = _gpu_processes.measure(data("jpeg256", folder, args), scratch, args)
-            results["processes"] = found
+            result = _gpu_processes.measure(data("jpeg256", folder, args), scratch, args)
+            results["processes"] = result
     save(args.out, "gpu", results)
 
 

@@ -130,11 +130,11 @@ def numa(folder: Path, rounds: int, size: int) -> Found | None:
 
 def cores_of(text: str) -> set[int]:
     """ "0-3,8" as {0, 1, 2, 3, 8}."""
-    found: set[int] = set()
+    result: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        result |= set(range(int(first), int(last or first) + 1))
+    return result
 
 
 def between(nodes: list[set[int]], rounds: int, size: int) -> Found:
@@ -200,10 +200,10 @@ def orders(folder: Path, rounds: int, size: int) -> Found:
         "random, everything kept": ("random", {}, n // block),
         "random": ("random", {}, 32),
     }
-    found: Found = {}
+    result: Found = {}
     for title, (name, options, kept) in ways.items():
         taken = order.make(name, n, seed=0, epoch=0, **options)[:]
-        found[title] = {
+        result[title] = {
             "mixed": {
                 stored: quality.batch_entropy(each[taken], batch) / quality.entropy(each)
                 for stored, each in labels.items()
@@ -214,7 +214,7 @@ def orders(folder: Path, rounds: int, size: int) -> Found:
         }
     return {
         "samples": n, "classes": classes, "block": block, "blocks": n // block, "batch": batch,
-        "orders": found,
+        "orders": result,
     }  # fmt: skip
 
 
@@ -239,13 +239,13 @@ def main() -> None:
         for part in args.parts:
             size = SIZES.get(part, 64) * MIB // (8 if args.quick else 1)
             began = time.perf_counter()
-            found = PARTS[part](folder, args.rounds, size)
+            result = PARTS[part](folder, args.rounds, size)
             print(
                 f"{part:<10} {time.perf_counter() - began:6.1f} s"
-                + ("" if found else "  not on this machine")
+                + ("" if result else "  not on this machine")
             )
-            if found:
-                results[part] = found
+            if result:
+                results[part] = result
     save(args.out, "how-loading-works", results)
 
 

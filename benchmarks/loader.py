@@ -124,12 +124,12 @@ def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV
                 continue
             stack.callback(started[name].close)
             print(f"  {name}: first batch after {started[name].first_batch:.3f} s", flush=True)
-        found = interleaved({name: side.epoch for name, side in started.items()}, rounds)
+        result = interleaved({name: side.epoch for name, side in started.items()}, rounds)
         counts = {side.images for side in started.values()}
         if len(counts) != 1:
             raise RuntimeError(f"the sides gave different numbers of images: {counts}")
         return {
-            **rates(found, counts.pop(), peer),
+            **rates(result, counts.pop(), peer),
             "first batch, s": {name: side.first_batch for name, side in started.items()},
             "CPU s": {name: statistics.median(side.cpu) for name, side in started.items()},
             "peak memory, MB": {name: side.peak / 1e6 for name, side in started.items()},
@@ -138,18 +138,18 @@ def measure(sides: dict[str, Callable[[], Side]], rounds: int, peer: str = "FFCV
 
 def peers(wanted: set[str]) -> dict[str, str]:
     """The interpreter of every side that can run here."""
-    found = {"batchplant": sys.executable, "memcpy": sys.executable}
+    result = {"batchplant": sys.executable, "memcpy": sys.executable}
     ffcv = ffcv_python() if "FFCV" in wanted else None
     if ffcv is not None:
-        found["FFCV"] = ffcv
+        result["FFCV"] = ffcv
     for name in wanted & set(NEEDS):
         for python in dict.fromkeys((sys.executable, os.environ.get("BATCHPLANT_FFCV_PYTHON"))):
             if python and not subprocess.run([python, "-c", NEEDS[name]], capture_output=True).returncode:
-                found[name] = python
+                result[name] = python
                 break
         else:
             print(f"{name}: `{NEEDS[name]}` fails, this side is skipped")
-    return found
+    return result
 
 
 def compare(folder: Path, scratch: Path, args: argparse.Namespace, workers: int) -> dict[str, Any]:
@@ -194,15 +194,16 @@ def scale(folder: Path, scratch: Path, args: argparse.Namespace, cores: int) -> 
         job = {"path": str(beton), "batch": BATCH, "crop": CROP, "workers": number, "warm-up": 2}
         return Side("batchplant", sys.executable, job, scratch / "log")
 
-    found = measure({f"{number}": lambda number=number: start(number) for number in threads}, args.rounds)
-    speeds = found["images/s"]
-    found["speed-up"] = {
-        key: {name: one[key] / speeds["1"][key] for name, one in speeds.items()} for key in ("best", "median")
+    result = measure({f"{number}": lambda number=number: start(number) for number in threads}, args.rounds)
+    speeds = result["images/s"]
+    result["speed-up"] = {
+        key: {name: speed[key] / speeds["1"][key] for name, speed in speeds.items()}
+        for key in ("best", "median")
     }
-    for name, one in speeds.items():
-        up = found["speed-up"]["median"][name]
-        print(f"  {name:>3} threads {one['median']:>10,.0f} images/s, {up:5.2f} times one thread")
-    return found
+    for name, speed in speeds.items():
+        up = result["speed-up"]["median"][name]
+        print(f"  {name:>3} threads {speed['median']:>10,.0f} images/s, {up:5.2f} times one thread")
+    return result
 
 
 # At tens of thousands of images a second, an epoch has to be long enough that its start does not count.

@@ -124,9 +124,9 @@ def main() -> None:
         for name in SIDES:
             sides[name] = Side(stack, folder, name, path)
             sides[name].epoch()
-        found = interleaved({name: side.epoch for name, side in sides.items()}, args.rounds)
+        result = interleaved({name: side.epoch for name, side in sides.items()}, args.rounds)
         memory = {name: side.memory for name, side in sides.items()}
-    seconds = {name: entry["median"] for name, entry in found.items()}
+    seconds = {name: entry["median"] for name, entry in result.items()}
     # Without the first epoch, in which the dataset is opened.
     cpu = {name: statistics.median(side.cpu[1:]) for name, side in sides.items()}
     ratios = {
@@ -140,7 +140,9 @@ def main() -> None:
     for name, ratio in ratios.items():
         print(f"  {name:<34} {ratio:.2f}")
     save(
-        args.out, "node", {**results, "seconds": found, "CPU seconds": cpu, "bytes": memory, "ratios": ratios}
+        args.out,
+        "node",
+        {**results, "seconds": result, "CPU seconds": cpu, "bytes": memory, "ratios": ratios},
     )
 
 

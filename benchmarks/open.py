@@ -62,8 +62,8 @@ def make_sparse(path: Path, samples: int) -> None:
 
 def measure(python: str, script: str, path: Path) -> dict[str, float]:
     done = subprocess.run([python, "-c", script, str(path)], check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def main() -> None:
@@ -81,13 +81,13 @@ def main() -> None:
         for _ in range(args.rounds):
             for name, (interpreter, script) in sides.items():
                 runs[name].append(measure(interpreter, script, path))
-    for name, found in runs.items():
+    for name, run in runs.items():
         results[name] = {
             key: {
-                "best": min(one[key] for one in found),
-                "median": statistics.median(one[key] for one in found),
+                "best": min(item[key] for item in run),
+                "median": statistics.median(item[key] for item in run),
             }
-            for key in found[0]
+            for key in run[0]
         }
         median = {key: value["median"] for key, value in results[name].items()}
         print(

@@ -49,7 +49,7 @@ Found = dict[str, Any]
 
 
 def speeds(found: dict[str, dict[str, float]], count: float) -> Found:
-    return {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
+    return {name: {key: count / value[key] for key in ("best", "median")} for name, value in found.items()}
 
 
 # --- loading ------------------------------------------------------------------------------------------
@@ -67,13 +67,15 @@ def loading(folder: Path, args: argparse.Namespace) -> Found:
         for format, name in FILES.items():
             loader = Loader(folder / name, BATCH, order="random", pipelines={"image": image})
             stack.callback(loader.close)
-            epochs[format] = lambda loader=loader: timed(lambda: sum(len(one["image"]) for one in loader))
+            epochs[format] = lambda loader=loader: timed(lambda: sum(len(batch["image"]) for batch in loader))
             epochs[format]()
-        found = speeds(interleaved(epochs, args.rounds), count)
-    ratios = {name: {key: one[key] / found["beton"][key] for key in one} for name, one in found.items()}
-    for name, one in ratios.items():
-        print(f"  {name:<12} {found[name]['median']:>8,.0f} images/s, {one['median']:.2f} × .beton")
-    return {"images": count, "images/s": found, "ratio to beton": ratios}
+        result = speeds(interleaved(epochs, args.rounds), count)
+    ratios = {
+        name: {key: value[key] / result["beton"][key] for key in value} for name, value in result.items()
+    }
+    for name, ratio in ratios.items():
+        print(f"  {name:<12} {result[name]['median']:>8,.0f} images/s, {ratio['median']:.2f} × .beton")
+    return {"images": count, "images/s": result, "ratio to beton": ratios}
 
 
 # --- indexing -----------------------------------------------------------------------------------------
@@ -116,8 +118,8 @@ def indexing(folder: Path, args: argparse.Namespace) -> Found:
             "records": count,
             "records/s": speeds(seconds, count),
             "GB/s": {
-                name: {key: bytes_of[name] / 1e9 / one[key] for key in ("best", "median")}
-                for name, one in seconds.items()
+                name: {key: bytes_of[name] / 1e9 / second[key] for key in ("best", "median")}
+                for name, second in seconds.items()
             },
         }
         for name in tasks:
@@ -145,8 +147,8 @@ def reading(folder: Path, args: argparse.Namespace) -> Found:
                 for check in (False, True) if format in ("ffrecord", "tfrecord") else (None,):
                     reader = batchplant.open(path, **({} if check is None else {"check": check}))
                     stack.callback(reader.close)
-                    said = {None: "", True: " + CRC", False: ""}[check]
-                    tasks[f"batchplant {format}{said}"] = lambda reader=reader, batches=batches: timed(
+                    output = {None: "", True: " + CRC", False: ""}[check]
+                    tasks[f"batchplant {format}{output}"] = lambda reader=reader, batches=batches: timed(
                         lambda: all_of(lambda rows: reader.read(rows, ["data"]), batches)
                     )
             for name, peer in PEERS.items():
@@ -159,10 +161,10 @@ def reading(folder: Path, args: argparse.Namespace) -> Found:
             for task in tasks.values():
                 task()
             print(f"reading records of {title} in random order, batches of {BATCH}", flush=True)
-            found = speeds(interleaved(tasks, args.rounds), len(order))
-        for name, one in sorted(found.items(), key=lambda pair: -pair[1]["median"]):
-            print(f"  {name:<28} {one['median']:>12,.0f} records/s")
-        results[title] = {"records": len(order), "records/s": found}
+            result = speeds(interleaved(tasks, args.rounds), len(order))
+        for name, value in sorted(result.items(), key=lambda pair: -pair[1]["median"]):
+            print(f"  {name:<28} {value['median']:>12,.0f} records/s")
+        results[title] = {"records": len(order), "records/s": result}
     return results
 
 
@@ -225,15 +227,15 @@ def examples(folder: Path, args: argparse.Namespace) -> Found:
         for task in tasks.values():
             task()
         print(f"parsing {count:,} Examples of {FEATURES} features, about 1.2 KB each", flush=True)
-        found = speeds(interleaved(tasks, args.rounds), count)
+        result = speeds(interleaved(tasks, args.rounds), count)
     ratios = {
-        name: {key: found["batchplant"][key] / one[key] for key in one}
-        for name, one in found.items()
+        name: {key: result["batchplant"][key] / value[key] for key in value}
+        for name, value in result.items()
         if name != "batchplant"
     }
-    for name, one in ratios.items():
-        print(f"  {one['median']:.1f} × {name}")
-    return {"examples": count, "examples/s": found, "ratio to": ratios}
+    for name, ratio in ratios.items():
+        print(f"  {ratio['median']:.1f} × {name}")
+    return {"examples": count, "examples/s": result, "ratio to": ratios}
 
 
 def outside(stack: ExitStack, python: str, script: str, *arguments: str) -> Callable[[], float]:

@@ -102,7 +102,7 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
             os.link(path, target)
         index(str(part / TAR))
         part.rename(local)
-    for name in [one for one in CONVERTED if one in pythons]:
+    for name in [item for item in CONVERTED if item in pythons]:
         target = folder / CONVERTED[name][0]
         if target.exists():
             continue
@@ -112,9 +112,9 @@ def make(data: Path, pythons: dict[str, str], args: argparse.Namespace) -> None:
         part.mkdir()
         job = {"photos": str(images), "target": str(part), "files": SHARDS}
         command = [pythons[name], str(HERE / "_remote_sides.py"), "--convert", name, json.dumps(job)]
-        said = subprocess.run(command, capture_output=True, text=True)
-        if said.returncode:
-            print(f"{name}: left out: {last_line(said.stderr)}")
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            print(f"{name}: left out: {last_line(done.stderr)}")
             del pythons[name]
             continue
         part.rename(target)
@@ -152,24 +152,24 @@ def own_memory(pid: int) -> int:
     """What a process and its children hold, without pages of files."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-        below = [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children")
-                 for one in path.read_text().split()]  # fmt: skip
+        below = [int(part) for path in Path(f"/proc/{pid}/task").glob("*/children")
+                 for part in path.read_text().split()]  # fmt: skip
     except OSError:
         return 0
     own = sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
-    return own + sum(own_memory(one) for one in below)
+    return own + sum(own_memory(item) for item in below)
 
 
 def own_cpu(pid: int) -> float:
     """Seconds of CPU that a process and its children took."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        below = [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children")
-                 for one in path.read_text().split()]  # fmt: skip
+        below = [int(part) for path in Path(f"/proc/{pid}/task").glob("*/children")
+                 for part in path.read_text().split()]  # fmt: skip
     except OSError:
         return 0
     own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(own_cpu(one) for one in below)
+    return own + sum(own_cpu(item) for item in below)
 
 
 @contextmanager
@@ -191,17 +191,17 @@ def environment(servers: Servers, scratch: Path) -> Iterator[None]:
 
 def peers(wanted: list[str]) -> dict[str, str]:
     """The interpreter of every library that can run here."""
-    found = {}
+    result = {}
     for name in wanted:
         others = filter(None, os.environ.get("BATCHPLANT_PEERS_PYTHON", "").split(os.pathsep))
         for python in dict.fromkeys((sys.executable, *others)):
             ready = [python, str(HERE / "_remote_sides.py"), "--import", PEERS[name]]
             if not subprocess.run(ready, capture_output=True).returncode:
-                found[name] = python
+                result[name] = python
                 break
         else:
             print(f"{name}: `import torch, {PEERS[name]}` fails, this side is skipped")
-    return found
+    return result
 
 
 class Sides:
@@ -234,30 +234,30 @@ class Sides:
             return
         try:
             with closing(self.start(name, python)) as side:
-                found = self._epochs(side, delay)
-                self.runs.setdefault((delay, name), []).append(found)
+                answer = self._epochs(side, delay)
+                self.runs.setdefault((delay, name), []).append(answer)
         except RuntimeError as error:
             print(f"  left out: {error}", flush=True)
             self.left_out.add(name)
 
     def _epochs(self, side: Side, delay: int) -> dict[str, Any]:
         self.servers.begin(delay / 1000)
-        found: dict[str, Any] = {}
+        actual: dict[str, Any] = {}
         for which in ("first", "second"):
             before, own = self.servers.cpu(), own_cpu(side.process.pid)
-            said = side.epoch()
+            output = side.epoch()
             counted = self.servers.counted(delay / 1000)
-            found[which] = {**said, **counted, "cpu": self.servers.cpu() - before}
-            found[which]["own cpu"] = own_cpu(side.process.pid) - own
-        found["peak memory"] = side.peak
-        first, second = found["first"], found["second"]
+            actual[which] = {**output, **counted, "cpu": self.servers.cpu() - before}
+            actual[which]["own cpu"] = own_cpu(side.process.pid) - own
+        actual["peak memory"] = side.peak
+        first, second = actual["first"], actual["second"]
         if side.name != "obstore" and {first["images"], second["images"]} != {self.images}:
             raise RuntimeError(f"{side.name} gave {first['images']} and {second['images']} images")
         print(f"  {delay:>2} ms  {side.name:<36} {first['seconds']:7.2f} s, {second['seconds']:7.2f} s"
               f"  {first['requests']:>6,} + {second['requests']:,} requests"
               f"  {first['bytes'] / 1e6:,.0f} + {second['bytes'] / 1e6:,.0f} MB"
               f"  {first['own cpu']:.2f} + {second['own cpu']:.2f} s of CPU", flush=True)  # fmt: skip
-        return found
+        return actual
 
     def summary(self, delay: int) -> dict[str, Any]:
         """Best and median of what was measured with this delay."""
@@ -291,19 +291,19 @@ class Sides:
 
 def items(sides: Sides, delay: int) -> dict[str, Any]:
     """`ds[i]`: requests and milliseconds, and requests to open."""
-    found = {}
+    result = {}
     for title, path in ((".tar", TAR), (".beton", BETON)):
         job = {"path": f"s3://{BUCKET}/{path}", "items": ITEMS}
         with closing(Side(title, "items", sys.executable, job, sides.scratch)) as side:
             sides.servers.begin(delay / 1000)
             side.epoch()
             opened = sides.servers.counted(delay / 1000)["requests"]
-            said = side.epoch()
+            output = side.epoch()
             asked = sides.servers.counted(delay / 1000)["requests"]
-            found[title] = {"open": opened, "requests": asked / ITEMS, "ms": said["seconds"] / ITEMS * 1e3}
-            print(f"  {delay:>2} ms  ds[i] of {title}: {found[title]['ms']:.1f} ms, "
-                  f"{found[title]['requests']:.2f} requests; {opened} to open", flush=True)  # fmt: skip
-    return found
+            result[title] = {"open": opened, "requests": asked / ITEMS, "ms": output["seconds"] / ITEMS * 1e3}
+            print(f"  {delay:>2} ms  ds[i] of {title}: {result[title]['ms']:.1f} ms, "
+                  f"{result[title]['requests']:.2f} requests; {opened} to open", flush=True)  # fmt: skip
+    return result
 
 
 def measure(data: Path, scratch: Path, args: argparse.Namespace, pythons: dict[str, str]) -> dict[str, Any]:

@@ -138,12 +138,12 @@ def fresh(script: str, *arguments: str) -> dict[str, float]:
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def middle(runs: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(one[key] for one in runs) for key in runs[0]}
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 # -- order -------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def middle(runs: list[dict[str, float]]) -> dict[str, float]:
 
 def order_part(folder: Path, args: Any) -> dict[str, Any]:
     index = orders.BlockIndex.of_sizes(np.full(BLOCKS, SAMPLES // BLOCKS))
-    made: dict[str, Callable[[], orders.Order]] = {
+    written: dict[str, Callable[[], orders.Order]] = {
         "random": lambda: orders.random(SAMPLES, seed=1, epoch=0),
         "windowed": lambda: orders.windowed(SAMPLES, seed=1, epoch=0, window=100_000),
         "shards, lanes": lambda: orders.shards(
@@ -161,9 +161,9 @@ def order_part(folder: Path, args: Any) -> dict[str, Any]:
             SAMPLES, seed=1, epoch=0, blocks=index, lanes=WORLD, lane_size=BATCH
         ),
     }
-    found = {}
+    result = {}
     rng = np.random.default_rng(0)
-    for name, make in made.items():
+    for name, make in written.items():
         tracemalloc.start()
         order = make()
         memory = tracemalloc.get_traced_memory()[0]
@@ -172,8 +172,8 @@ def order_part(folder: Path, args: Any) -> dict[str, Any]:
             orders.shard(order, rank=rank, world_size=WORLD, batch_size=BATCH)
             for rank in (0, 4711, WORLD - 1)
         ]
-        places = [int(one) for one in rng.integers(0, SAMPLES, 64)]
-        steps = [int(one) for one in rng.integers(0, len(shards[0]), 64)]
+        places = [int(integer) for integer in rng.integers(0, SAMPLES, 64)]
+        steps = [int(integer) for integer in rng.integers(0, len(shards[0]), 64)]
         calls = 5 if args.quick else 40
         alone, batch = [], []
         for _ in range(calls):
@@ -185,7 +185,7 @@ def order_part(folder: Path, args: Any) -> dict[str, Any]:
             for step in steps:
                 shards[step % len(shards)].batch(step)
             batch.append((time.perf_counter() - began) / len(steps) / BATCH)
-        found[name] = {
+        result[name] = {
             "made in ms": timed(make) * 1e3,
             "memory": memory,
             "one position alone, us": {"best": min(alone) * 1e6, "median": statistics.median(alone) * 1e6},
@@ -195,9 +195,9 @@ def order_part(folder: Path, args: Any) -> dict[str, Any]:
             },
         }
         one, many = statistics.median(alone) * 1e6, statistics.median(batch) * 1e6
-        said = f"alone {one:6.2f} us, in a batch {many:5.2f} us"
-        print(f"  {name:<22} {said}, {memory / 1e3:,.1f} kB", flush=True)
-    return {"samples": SAMPLES, "ranks": WORLD, "batch": BATCH, "blocks": BLOCKS, "orders": found}
+        output = f"alone {one:6.2f} us, in a batch {many:5.2f} us"
+        print(f"  {name:<22} {output}, {memory / 1e3:,.1f} kB", flush=True)
+    return {"samples": SAMPLES, "ranks": WORLD, "batch": BATCH, "blocks": BLOCKS, "orders": result}
 
 
 # -- plan --------------------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ def order_part(folder: Path, args: Any) -> dict[str, Any]:
 def plan_part(folder: Path, args: Any) -> dict[str, Any]:
     samples = 10**7 if args.quick else PLANNED
     shards = samples // (PLANNED // SHARDS)
-    found = middle([fresh(PLAN, str(samples), str(shards)) for _ in range(min(args.rounds, 2))])
-    print(f"  {samples:,} samples in {found['files']:,.0f} files: {found['seconds']:.2f} s, "
-          f"peak {found['peak'] / 1e6:,.0f} MB", flush=True)  # fmt: skip
-    return {"samples": samples, **found}
+    result = middle([fresh(PLAN, str(samples), str(shards)) for _ in range(min(args.rounds, 2))])
+    print(f"  {samples:,} samples in {result['files']:,.0f} files: {result['seconds']:.2f} s, "
+          f"peak {result['peak'] / 1e6:,.0f} MB", flush=True)  # fmt: skip
+    return {"samples": samples, **result}
 
 
 # -- open --------------------------------------------------------------------------------------------------
@@ -277,19 +277,19 @@ def link(folder: Path, first: str, names: Sequence[str]) -> None:
 
 def open_part(folder: Path, args: Any) -> dict[str, Any]:
     files = 1000 if args.quick else SHARDS
-    found = {}
+    result = {}
     for name, suffix in OPENED.items():
         data = folder / suffix
         with contextlib.suppress(ImportError, batchplant.MissingLibraryError):
             make_mds(data, files) if suffix == "mds" else make_set(data, f".{suffix}", files)
-            found[name] = {"files": files, **middle([fresh(OPEN, str(data)) for _ in range(args.rounds)])}
-            one = found[name]
+            result[name] = {"files": files, **middle([fresh(OPEN, str(data)) for _ in range(args.rounds)])}
+            one = result[name]
             what = f"{one['files']:,} files, {one['samples']:,.0f} samples"
             took = f"{one['seconds']:.3f} s, {one['cpu']:.3f} s of CPU"
             print(f"  {name:<26} {what}: {took}, peak {one['peak'] / 1e6:,.0f} MB; "
                   f"first sample {one['sample'] * 1e3:,.1f} ms", flush=True)  # fmt: skip
         shutil.rmtree(data, ignore_errors=True)
-    return found
+    return result
 
 
 # -- folder and loader -------------------------------------------------------------------------------------
@@ -305,10 +305,10 @@ def folder_part(folder: Path, args: Any) -> dict[str, Any]:
         below.mkdir(parents=True)
         shutil.copy2(first, below / "0.jpg")
         link(below, "0.jpg", [f"{place:06d}.jpg" for place in range(1, each)])
-    found = middle([fresh(FIRST_BATCH, str(folder / "images"), "random") for _ in range(args.rounds)])
+    result = middle([fresh(FIRST_BATCH, str(folder / "images"), "random") for _ in range(args.rounds)])
     shutil.rmtree(folder / "images")
-    print_first_batch(f"{found['samples']:,.0f} images", found)
-    return found
+    print_first_batch(f"{result['samples']:,.0f} images", result)
+    return result
 
 
 def loader_part(folder: Path, args: Any) -> dict[str, Any]:
@@ -320,15 +320,15 @@ def loader_part(folder: Path, args: Any) -> dict[str, Any]:
         header = {"descr": "|u1", "fortran_order": False, "shape": (samples, 8)}
         np.lib.format.write_array_header_2_0(file, header)
         file.truncate(file.tell() + samples * 8)
-    found = {}
+    result = {}
     for name, path, order in (
         (".npy, sequential", "sparse.npy", "sequential"), (".npy, random", "sparse.npy", "random"),
         ("MDS, random", "mds", "random"), ("MDS, quasi_random", "mds", "quasi_random"),
     ):  # fmt: skip
-        found[name] = middle([fresh(FIRST_BATCH, str(folder / path), order) for _ in range(args.rounds)])
-        print_first_batch(name, found[name])
+        result[name] = middle([fresh(FIRST_BATCH, str(folder / path), order) for _ in range(args.rounds)])
+        print_first_batch(name, result[name])
     shutil.rmtree(folder / "mds")
-    return found
+    return result
 
 
 def print_first_batch(name: str, one: dict[str, float]) -> None:
@@ -368,7 +368,7 @@ def conversion_part(folder: Path, args: Any) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     # So many that starting a process counts for little, however many cores there are.
     count = 96 if args.quick else IMAGES * cores
-    numbers = [one for one in PROCESSES if one <= max(2, cores)]
+    numbers = [process for process in PROCESSES if process <= max(2, cores)]
     print(f"  making {count} images of {SIDE} px", flush=True)
     photos().make_folder(folder / "photos", count, size=SIDE)
     shards = 4 * numbers[-1]
@@ -416,12 +416,12 @@ def measured_conversion(
         if not name.startswith("processes") or name == f"processes: {most_workers}":
             task()
     # Workers have imported what they need, and files are in the system's memory, from here on.
-    found = interleaved(tasks, rounds)
-    one, most = found["processes: 1"]["median"], found[f"processes: {most_workers}"]["median"]
+    result = interleaved(tasks, rounds)
+    one, most = result["processes: 1"]["median"], result[f"processes: {most_workers}"]["median"]
     speeds = {
-        name: {key: count / seconds[key] for key in ("best", "median")} for name, seconds in found.items()
+        name: {key: count / seconds[key] for key in ("best", "median")} for name, seconds in result.items()
     }
-    ratios = {name: most / seconds["median"] for name, seconds in found.items() if ":" in name}
+    ratios = {name: most / seconds["median"] for name, seconds in result.items() if ":" in name}
     print(f"  {most_workers} processes: {one / most:.2f} times 1; " + ", ".join(
         f"{name} {ratio:.2f} of processes" for name, ratio in ratios.items() if "processes" not in name
     ))  # fmt: skip

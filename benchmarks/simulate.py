@@ -139,31 +139,33 @@ class Ranks:
                     stdout=subprocess.PIPE, text=True, env=environment,
                 )
             )  # fmt: skip
-        for one in self.processes:
-            assert one.stdout is not None
-            if one.stdout.readline() != "ready\n":
+        for process in self.processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
                 raise SystemExit("a rank does not start")
 
     def epoch(self) -> dict[str, float]:
-        for one in self.processes:
-            assert one.stdin is not None
-            one.stdin.write("epoch\n")
-            one.stdin.flush()
-        found = [json.loads(one.stdout.readline()) for one in self.processes if one.stdout is not None]
-        began = min(one["began"] for one in found)
+        for item in self.processes:
+            assert item.stdin is not None
+            item.stdin.write("epoch\n")
+            item.stdin.flush()
+        result = [
+            json.loads(process.stdout.readline()) for process in self.processes if process.stdout is not None
+        ]
+        began = min(row["began"] for row in result)
         return {
-            "seconds": statistics.fmean(one["last"] - one["began"] for one in found),
-            "first batch": max(one["first"] for one in found) - began,
-            "bytes": sum(one["bytes"] for one in found),
-            "requests": sum(one["requests"] for one in found),
-            "hedged": sum(one["hedges"] for one in found),
+            "seconds": statistics.fmean(row["last"] - row["began"] for row in result),
+            "first batch": max(row["first"] for row in result) - began,
+            "bytes": sum(row["bytes"] for row in result),
+            "requests": sum(row["requests"] for row in result),
+            "hedged": sum(row["hedges"] for row in result),
         }
 
     def close(self) -> None:
-        for one in self.processes:
-            one.kill()
-            one.wait()
-            for pipe in (one.stdin, one.stdout):
+        for value in self.processes:
+            value.kill()
+            value.wait()
+            for pipe in (value.stdin, value.stdout):
                 assert pipe is not None
                 pipe.close()
 
@@ -179,16 +181,16 @@ def measured(case: Case, served: Served, name: str, scratch: Path) -> list[dict[
 
 
 def predicted(plan: Plan) -> list[dict[str, float]]:
-    made = simulate(plan)
+    result = simulate(plan)
     ranks = plan.cluster.ranks
     per_rank = plan.steps * plan.loader.batch_size
     return [
         {
-            "seconds": per_rank * ranks / one.samples_per_second, "first batch": one.first_batch,
-            "bytes": sum(one.bytes_by_rank) * per_rank * ranks / plan.data.samples,
-            "requests": sum(one.requests_by_rank) * per_rank * ranks / plan.data.samples,
+            "seconds": per_rank * ranks / item.samples_per_second, "first batch": item.first_batch,
+            "bytes": sum(item.bytes_by_rank) * per_rank * ranks / plan.data.samples,
+            "requests": sum(item.requests_by_rank) * per_rank * ranks / plan.data.samples,
         }
-        for one in (made.first, made.later)
+        for item in (result.first, result.later)
     ]  # fmt: skip
 
 
@@ -204,11 +206,11 @@ def main() -> None:
         with serving(data) as served:
             for name in args.parts:
                 results["cases"][name] = compare(name, served, data, samples, args.rounds)
-    found = [one for case in results["cases"].values() for one in case["epochs"]]
-    worst = max(abs(1 - one["ratio"]) for one in found if one["measured"]["seconds"] >= SHORTEST)
+    result = [item for case in results["cases"].values() for item in case["epochs"]]
+    worst = max(abs(1 - row["ratio"]) for row in result if row["measured"]["seconds"] >= SHORTEST)
     results["worst error of an epoch's seconds"] = worst
-    within = sum(abs(1 - one["ratio"]) <= GOAL for one in found if one["measured"]["seconds"] >= SHORTEST)
-    counted = sum(one["measured"]["seconds"] >= SHORTEST for one in found)
+    within = sum(abs(1 - row["ratio"]) <= GOAL for row in result if row["measured"]["seconds"] >= SHORTEST)
+    counted = sum(row["measured"]["seconds"] >= SHORTEST for row in result)
     results["epochs within 15 %"], results["epochs"] = within, counted
     print(f"worst error of an epoch's seconds: {worst:.1%}; {within} of {counted} epochs within {GOAL:.0%}")
     save(args.out, "simulate", results)
@@ -221,11 +223,11 @@ def compare(name: str, served: Served, data: Path, samples: int, rounds: int) ->
     told = predicted(plan_of(case, samples))
     took = time.perf_counter() - began
     epochs = []
-    for number, one in enumerate(told):
+    for number, row in enumerate(told):
         real = {key: statistics.median(run[number][key] for run in runs) for key in runs[0][number]}
-        ratio = one["seconds"] / real["seconds"]
-        epochs.append({"predicted": one, "measured": real, "ratio": ratio})
-        both = (f"{one[key] / scale:,.2f} / {real[key] / scale:,.2f}" for key, scale in SHOWN.items())
+        ratio = row["seconds"] / real["seconds"]
+        epochs.append({"predicted": row, "measured": real, "ratio": ratio})
+        both = (f"{row[key] / scale:,.2f} / {real[key] / scale:,.2f}" for key, scale in SHOWN.items())
         print(f"{name:<35} epoch {number}  {ratio:4.2f}  {', '.join(both)}", flush=True)
     return {**case._asdict(), "simulated in seconds": took, "epochs": epochs}
 

@@ -49,10 +49,10 @@ def side(name: str, job: dict[str, Any]) -> Iterator[Callable[[], float] | None]
     assert process.stdout is not None
     try:
         if not process.stdout.readline():
-            said = process.stderr.read() if process.stderr is not None else ""
-            if "No module named" not in said:
-                raise RuntimeError(f"{name}: {said}")
-            print(f"  {name} is skipped: {said.strip().splitlines()[-1]}", flush=True)
+            output = process.stderr.read() if process.stderr is not None else ""
+            if "No module named" not in output:
+                raise RuntimeError(f"{name}: {output}")
+            print(f"  {name} is skipped: {output.strip().splitlines()[-1]}", flush=True)
             yield None
             return
 
@@ -74,10 +74,10 @@ def compare(names: list[str], job: dict[str, Any], count: int, unit: str, rounds
         sides = {
             name: stack.enter_context(side(name, job | {"result": job["results"][name]})) for name in names
         }
-        found = interleaved({name: one for name, one in sides.items() if one is not None}, rounds)
+        result = interleaved({name: item for name, item in sides.items() if item is not None}, rounds)
     speeds = {
-        name.partition(": ")[2]: {key: count / one[key] for key in ("median", "best")}
-        for name, one in found.items()
+        name.partition(": ")[2]: {key: count / value[key] for key in ("median", "best")}
+        for name, value in result.items()
     }
     ours = speeds["batchplant"]
     ratios = {
@@ -103,16 +103,16 @@ def mel(args: argparse.Namespace) -> dict[str, Any]:
             np.save(
                 folder / "filters.npy", ops.MelSpectrogram(rate, **arguments).filters().astype(np.float32)
             )
-            made = {name: str(folder / f"{number}.npy") for number, name in enumerate(names)}
+            result = {name: str(folder / f"{number}.npy") for number, name in enumerate(names)}
             job = {
-                "rate": rate, "mel": arguments, "count": count, "threads": args.threads, "results": made,
+                "rate": rate, "mel": arguments, "count": count, "threads": args.threads, "results": result,
                 "sounds": str(folder / "sounds.npy"), "filters": str(folder / "filters.npy"),
             }  # fmt: skip
             results[title] = compare(names, job, count, "sounds/s", args.rounds)
-            first = np.load(made[names[0]])
+            first = np.load(result[names[0]])
             for name in names[1:]:
-                if Path(made[name]).exists():
-                    wrong = np.abs(np.load(made[name]) - first).max() / first.max()
+                if Path(result[name]).exists():
+                    wrong = np.abs(np.load(result[name]) - first).max() / first.max()
                     if wrong > 1e-4:
                         raise RuntimeError(f"{name} gives something else: {wrong:.1e} of the largest value")
     return results

@@ -52,8 +52,8 @@ def blobs(rows: int, size: int) -> pa.Table:
 def ratios(found: dict[str, dict[str, float]], ours: str) -> Found:
     """How many times as fast ours is as each of the others."""
     return {
-        name: {key: one[key] / found[ours][key] for key in ("best", "median")}
-        for name, one in found.items()
+        name: {key: value[key] / found[ours][key] for key in ("best", "median")}
+        for name, value in found.items()
         if name != ours
     }
 
@@ -63,10 +63,12 @@ def run(title: str, count: int, tasks: dict[str, Task], ours: str, rounds: int) 
     for task in tasks.values():
         task()
     seconds = interleaved(tasks, rounds)
-    speeds = {name: {key: count / one[key] for key in ("best", "median")} for name, one in seconds.items()}
+    speeds = {
+        name: {key: count / second[key] for key in ("best", "median")} for name, second in seconds.items()
+    }
     compared = ratios(seconds, ours)
-    for name, one in compared.items():
-        print(f"  {ours}: best {one['best']:.2f}, median {one['median']:.2f} × {name}")
+    for name, value in compared.items():
+        print(f"  {ours}: best {value['best']:.2f}, median {value['median']:.2f} × {name}")
     return {"title": title, "rows": count, "rows/s": speeds, "ratio to": compared}
 
 
@@ -125,11 +127,11 @@ def sequential(folder: Path, args: argparse.Namespace) -> Found:
 
 def nested(values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> pa.Array:
     """Rows of such a shape, as lists in lists."""
-    found = pa.array(values.reshape(-1))
+    result = pa.array(values.reshape(-1))
     for size in reversed(shape):
-        starts = np.arange(0, len(found) + 1, size, dtype=np.int32)
-        found = pa.ListArray.from_arrays(pa.array(starts), found)
-    return found
+        starts = np.arange(0, len(result) + 1, size, dtype=np.int32)
+        result = pa.ListArray.from_arrays(pa.array(starts), result)
+    return result
 
 
 def lists(folder: Path, args: argparse.Namespace) -> Found:
@@ -145,7 +147,7 @@ def lists(folder: Path, args: argparse.Namespace) -> Found:
             nested(rng.integers(0, 256, (rows // 10, 64, 64, 3), np.uint8), (64, 64, 3)), 500,
         ),
     }  # fmt: skip
-    found = {}
+    result = {}
     for name, (column, group) in kinds.items():
         path = folder / f"{name.split(' ')[0]}.parquet"
         # Packed as pyarrow does by itself.
@@ -161,8 +163,8 @@ def lists(folder: Path, args: argparse.Namespace) -> Found:
             "pyarrow": lambda theirs=theirs: timed(theirs),
         }
         title = f"Parquet, {len(column):,} {name}, in order"
-        found[name] = run(title, len(column), tasks, "batchplant", args.rounds)
-    return found
+        result[name] = run(title, len(column), tasks, "batchplant", args.rounds)
+    return result
 
 
 # --- shuffled -----------------------------------------------------------------------------------------
@@ -219,9 +221,9 @@ def csv(folder: Path, args: argparse.Namespace) -> Found:
 
     tasks: dict[str, Task] = {"batchplant": lambda: timed(convert), "pyarrow": lambda: timed(alone)}
     title = f"CSV to Parquet, {rows:,} rows, {source.stat().st_size / 1e6:.0f} MB"
-    found = run(title, rows, tasks, "batchplant", args.rounds)
+    done = run(title, rows, tasks, "batchplant", args.rounds)
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    return {"convert": found}
+    return {"convert": done}
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Found]] = {

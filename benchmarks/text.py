@@ -68,27 +68,27 @@ def write(path: Path, count: int, seed: int) -> Path:
 
 
 def speeds(found: dict[str, dict[str, float]], count: float) -> Found:
-    return {name: {key: count / one[key] for key in ("best", "median")} for name, one in found.items()}
+    return {name: {key: count / value[key] for key in ("best", "median")} for name, value in found.items()}
 
 
 def ratios(found: Found, ours: str, like: dict[str, str] | None = None) -> Found:
     """Our speed as a multiple of each of the others'; ``like``: what of ours does the same as one of them."""
-    made = {}
-    for name, one in found.items():
+    result = {}
+    for name, value in found.items():
         mine = found[(like or {}).get(name, ours)]
-        if mine is not one and (like is None or not name.startswith("batchplant")):
-            made[name] = {key: mine[key] / one[key] for key in one}
-    return made
+        if mine is not value and (like is None or not name.startswith("batchplant")):
+            result[name] = {key: mine[key] / value[key] for key in value}
+    return result
 
 
 def say(found: Found, unit: str, ratio: Found) -> None:
-    for name, one in found.items():
-        said = (
+    for name, value in found.items():
+        output = (
             f", batchplant : it {ratio[name]['median']:.1f} (best {ratio[name]['best']:.1f})"
             if name in ratio
             else ""
         )
-        print(f"  {name:<36} {one['median']:>16,.0f} {unit}{said}", flush=True)
+        print(f"  {name:<36} {value['median']:>16,.0f} {unit}{output}", flush=True)
 
 
 # --- reads --------------------------------------------------------------------------------------------
@@ -129,17 +129,17 @@ def reads(folder: Path, args: argparse.Namespace) -> Found:
     }
     for task in tasks.values():
         task()
-    found = speeds(interleaved(tasks, args.rounds), len(order))
+    result = speeds(interleaved(tasks, args.rounds), len(order))
     loader.close()
-    ratio = ratios(found, "batchplant")
-    say(found, "sequences/s", ratio)
-    return {"sequences": len(order), "sequences/s": found, "ratio to": ratio}
+    ratio = ratios(result, "batchplant")
+    say(result, "sequences/s", ratio)
+    return {"sequences": len(order), "sequences/s": result, "ratio to": ratio}
 
 
 def packed_file(path: Path, documents: list[Any]) -> Path:
     with batchplant.create(path, {"tokens": batchplant.Tensor("int32", (None,))}) as out:
-        for one in documents:
-            out.append({"tokens": one})
+        for document in documents:
+            out.append({"tokens": document})
     return path
 
 
@@ -191,10 +191,10 @@ def packing(folder: Path, args: argparse.Namespace) -> Found:
     }
     for task in tasks.values():
         task()
-    found = speeds(interleaved(tasks, args.rounds), tokens)
-    ratio = ratios(found, "batchplant", LIKE)
-    say(found, "tokens/s", ratio)
-    return {"documents": count, "tokens": tokens, "tokens/s": found, "ratio to": ratio}
+    result = speeds(interleaved(tasks, args.rounds), tokens)
+    ratio = ratios(result, "batchplant", LIKE)
+    say(result, "tokens/s", ratio)
+    return {"documents": count, "tokens": tokens, "tokens/s": result, "ratio to": ratio}
 
 
 # --- samples ------------------------------------------------------------------------------------------
@@ -215,10 +215,10 @@ def samples(folder: Path, args: argparse.Namespace) -> Found:
     }
     for task in tasks.values():
         task()
-    found = speeds(interleaved(tasks, args.rounds), tokens)
-    ratio = ratios(found, "batchplant")
-    say(found, "tokens/s", ratio)
-    return {"tokens": tokens, "tokens/s": found, "ratio to": ratio}
+    result = speeds(interleaved(tasks, args.rounds), tokens)
+    ratio = ratios(result, "batchplant")
+    say(result, "tokens/s", ratio)
+    return {"tokens": tokens, "tokens/s": result, "ratio to": ratio}
 
 
 # --- blocks -------------------------------------------------------------------------------------------
@@ -246,10 +246,10 @@ def blocks(folder: Path, args: argparse.Namespace) -> Found:
     }
     for task in tasks.values():
         task()
-    found = speeds(interleaved(tasks, args.rounds), len(order) * length)
-    ratio = ratios(found, "batchplant")
-    say(found, "tokens/s", ratio)
-    return {"rows": len(order), "tokens/s": found, "ratio to": ratio}
+    result = speeds(interleaved(tasks, args.rounds), len(order) * length)
+    ratio = ratios(result, "batchplant")
+    say(result, "tokens/s", ratio)
+    return {"rows": len(order), "tokens/s": result, "ratio to": ratio}
 
 
 # --- stream -------------------------------------------------------------------------------------------
@@ -276,25 +276,28 @@ def stream(folder: Path, args: argparse.Namespace) -> Found:
         rows = size = 0
         for batch in loader:
             rows += len(batch["tokens"])
-            size += sum(one.nbytes for one in batch.values() if isinstance(one, np.ndarray) and one.ndim == 2)
+            size += sum(
+                value.nbytes for value in batch.values() if isinstance(value, np.ndarray) and value.ndim == 2
+            )
         given[f"batchplant, {dtype}"] = rows * ROW, size
         tasks[f"batchplant, {dtype}"] = lambda loader=loader: timed(lambda: sum(1 for _ in loader))
     tokens, size = given["batchplant, int32"]
     tasks["memcpy, one thread"] = lambda: copying(size, 1)
     tasks["memcpy, all cores"] = lambda: copying(size, len(os.sched_getaffinity(0)))
-    found = speeds(interleaved(tasks, args.rounds), tokens)
+    result = speeds(interleaved(tasks, args.rounds), tokens)
     fill = loaders[0].stats()["packing"]["fill"]
     for loader in loaders:
         loader.close()
     ratio = {
-        name: {key: one[key] / found["memcpy, all cores"][key] for key in one} for name, one in found.items()
+        name: {key: value[key] / result["memcpy, all cores"][key] for key in value}
+        for name, value in result.items()
     }
-    for name, one in found.items():
+    for name, value in result.items():
         print(
-            f"  {name:<28} {one['median'] / 1e6:>10,.0f} million tokens/s, "
+            f"  {name:<28} {value['median'] / 1e6:>10,.0f} million tokens/s, "
             f"{ratio[name]['median']:.2f} × memcpy"
         )
-    return {"tokens": tokens, "bytes": size, "fill": fill, "tokens/s": found, "ratio to memcpy": ratio}
+    return {"tokens": tokens, "bytes": size, "fill": fill, "tokens/s": result, "ratio to memcpy": ratio}
 
 
 def copying(size: int, threads: int) -> float:
@@ -311,10 +314,10 @@ def copying(size: int, threads: int) -> float:
     for pair in arrays:
         np.copyto(pair[1], pair[0])
     began = time.perf_counter()
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join()
+    for worker in workers:
+        worker.start()
+    for item in workers:
+        item.join()
     return (time.perf_counter() - began) * size / (turns * chunk * threads)
 
 
@@ -330,16 +333,16 @@ def blend(folder: Path, args: argparse.Namespace) -> Found:
     print(f"a blend of {files:,} files with {files * documents:,} documents", flush=True)
     runs = []
     for _ in range(args.rounds):
-        said = subprocess.run(
+        done = subprocess.run(
             [sys.executable, __file__, "--blend", str(place)], capture_output=True, text=True, check=True
         )
-        runs.append(json.loads(said.stdout.splitlines()[-1]))
-    found: Found = {"files": files, "documents": files * documents}
+        runs.append(json.loads(done.stdout.splitlines()[-1]))
+    result: Found = {"files": files, "documents": files * documents}
     for key in ("open, s", "mix, s", "in all, s", "MB", "a position, µs"):
-        values = sorted(one[key] for one in runs)
-        found[key] = {"best": values[0], "median": values[len(values) // 2]}
-        print(f"  {key:<16} {found[key]['median']:.3g} (best {found[key]['best']:.3g})")
-    return found
+        values = sorted(run[key] for run in runs)
+        result[key] = {"best": values[0], "median": values[len(values) // 2]}
+        print(f"  {key:<16} {result[key]['median']:.3g} (best {result[key]['best']:.3g})")
+    return result
 
 
 def sparse(prefix: Path, documents: int) -> None:

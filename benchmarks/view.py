@@ -49,15 +49,15 @@ def make(path: Path, samples: int, images: list[bytes]) -> None:
     table = HEADER.itemsize + 2 * DESCRIPTOR.itemsize
     first = -(-(table + samples * dtype.itemsize) // PAGE) * PAGE
     places, at = [], first
-    for one in images:
-        if at // PAGE != (at + len(one) - 1) // PAGE:
+    for image in images:
+        if at // PAGE != (at + len(image) - 1) // PAGE:
             at = -(-at // PAGE) * PAGE
         places.append(at)
-        at += len(one)
+        at += len(image)
     end = -(-at // PAGE) * PAGE
     descriptors = np.zeros(2, dtype=DESCRIPTOR)
     descriptors["type"], descriptors["name"] = [RGB, INT], [b"image", b"label"]
-    starts, sizes = np.array(places, dtype="<u8"), np.array([len(one) for one in images], dtype="<u8")
+    starts, sizes = np.array(places, dtype="<u8"), np.array([len(image) for image in images], dtype="<u8")
     with open(path, "wb") as file:
         file.write(np.array([(2, 2, PAGE, samples, end)], dtype=HEADER).tobytes() + descriptors.tobytes())
         for number in range(0, samples, ROWS):
@@ -67,16 +67,16 @@ def make(path: Path, samples: int, images: list[bytes]) -> None:
             rows["f0"]["ptr"] = starts[ids % len(images)]
             rows["f1"] = ids % 1000
             file.write(rows.tobytes())
-        for place, one in zip(places, images, strict=True):
+        for place, item in zip(places, images, strict=True):
             file.seek(place)
-            file.write(one)
+            file.write(item)
         file.seek(end)
         for number in range(0, samples, ROWS):
             ids = np.arange(number, min(number + ROWS, samples))
-            found = np.zeros(len(ids), dtype=ALLOCATION)
-            found["sample"] = ids
-            found["ptr"], found["size"] = starts[ids % len(images)], sizes[ids % len(images)]
-            file.write(found.tobytes())
+            result = np.zeros(len(ids), dtype=ALLOCATION)
+            result["sample"] = ids
+            result["ptr"], result["size"] = starts[ids % len(images)], sizes[ids % len(images)]
+            file.write(result.tobytes())
 
 
 @contextmanager
@@ -111,12 +111,12 @@ class Client:
 
 def resident(process: subprocess.Popen[str]) -> dict[str, int]:
     """Bytes that are its own, and all that are mapped, pages of the file too."""
-    found = {}
+    result = {}
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         name, _, rest = line.partition(":")
         if name in ("RssAnon", "VmRSS", "VmHWM"):
-            found[name] = int(rest.split()[0]) * 1024
-    return found
+            result[name] = int(rest.split()[0]) * 1024
+    return result
 
 
 def start(path: Path, rounds: int) -> dict[str, Any]:
@@ -128,21 +128,21 @@ def start(path: Path, rounds: int) -> dict[str, Any]:
             client.get("api/dataset")
             client.get("api/sheet?field=image&start=0&count=50&size=192")
             seconds["first image"].append(time.perf_counter() - began)
-    return {name: _spread(found) for name, found in seconds.items()}
+    return {name: _spread(second) for name, second in seconds.items()}
 
 
 def sheet(path: Path, rounds: int) -> dict[str, Any]:
     with viewer(path) as (process, url, _):
         client = Client(url)
         count = json.loads(client.get("api/dataset"))["samples"]
-        found: dict[str, list[float]] = {"sheet": [], "samples": []}
+        result: dict[str, list[float]] = {"sheet": [], "samples": []}
         for number in range(4 * rounds):
             at = count * number // (4 * rounds)
             for name, asked in (("sheet", "sheet?field=image&size=160&"), ("samples", "samples?")):
                 began = time.perf_counter()
                 client.get(f"api/{asked}start={at}&count=100")
-                found[name].append(time.perf_counter() - began)
-        return {**{name: _spread(one) for name, one in found.items()}, "memory": resident(process)}
+                result[name].append(time.perf_counter() - began)
+        return {**{name: _spread(value) for name, value in result.items()}, "memory": resident(process)}
 
 
 def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
     painted = "() => document.querySelector('.tile .image') !== null"
     ended = """(last) => { const tile = document.getElementById(`row-${last}`);
         return tile !== null && tile.querySelector('.image') !== null; }"""
-    found: dict[str, list[float]] = {"first image on the screen": [], "end of the list": []}
+    result: dict[str, list[float]] = {"first image on the screen": [], "end of the list": []}
     with sync_playwright() as driver, viewer(path) as (process, url, _):
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
         for _ in range(rounds):
@@ -166,15 +166,15 @@ def in_browser(path: Path, rounds: int) -> dict[str, Any] | None:
             began = time.perf_counter()
             page.goto(url)
             page.wait_for_function(painted, polling="raf")
-            found["first image on the screen"].append(time.perf_counter() - began)
+            result["first image on the screen"].append(time.perf_counter() - began)
             last = page.evaluate("async () => (await (await fetch('api/dataset')).json()).samples - 1")
             began = time.perf_counter()
             page.keyboard.press("End")
             page.wait_for_function(ended, arg=last, polling="raf")
-            found["end of the list"].append(time.perf_counter() - began)
+            result["end of the list"].append(time.perf_counter() - began)
             page.close()
         browser.close()
-        return {**{name: _spread(one) for name, one in found.items()}, "memory": resident(process)}
+        return {**{name: _spread(value) for name, value in result.items()}, "memory": resident(process)}
 
 
 # Asks as an open page does, until its input ends. Browsers are processes of their own, too.
@@ -214,7 +214,7 @@ def dashboard(path: Path, rounds: int) -> dict[str, Any]:
         "indices": np.arange(4000),
         "pipelines": {"image": [RandomResizedCrop(224), RandomHorizontalFlip()]},
     }
-    found: dict[str, list[float]] = {"without": [], "with": [], "cpu without": [], "cpu with": []}
+    result: dict[str, list[float]] = {"without": [], "with": [], "cpu without": [], "cpu with": []}
     for turn in range(2 * rounds + 2):
         # Without, with, with, without: what drifts meets both.
         name = "with" if turn % 4 in (1, 2) else "without"
@@ -223,12 +223,15 @@ def dashboard(path: Path, rounds: int) -> dict[str, Any]:
             for _ in loader:
                 pass
             if turn > 1:
-                found[name].append(time.perf_counter() - began)
-                found[f"cpu {name}"].append(time.process_time() - spent)
-    middle = {name: statistics.median(one) for name, one in found.items()}
+                result[name].append(time.perf_counter() - began)
+                result[f"cpu {name}"].append(time.process_time() - spent)
+    middle = {name: statistics.median(value) for name, value in result.items()}
     lost = {what: middle[f"{what}with"] / middle[f"{what}without"] - 1 for what in ("", "cpu ")}
     print(f"  dashboard: {lost['']:+.2%} by the clock, {lost['cpu ']:+.2%} of processor time")
-    return {name: _spread(one) for name, one in found.items()} | {"lost": lost[""], "lost cpu": lost["cpu "]}
+    return {name: _spread(value) for name, value in result.items()} | {
+        "lost": lost[""],
+        "lost cpu": lost["cpu "],
+    }
 
 
 def _spread(found: list[float]) -> dict[str, float]:

@@ -49,7 +49,7 @@ def median_rates(tasks: dict[str, Callable[[], Any]], rounds: int) -> dict[str, 
             began = time.perf_counter()
             task()
             seconds[name].append(time.perf_counter() - began)
-    return {name: COUNT / statistics.median(found[1:]) for name, found in seconds.items()}
+    return {name: COUNT / statistics.median(second[1:]) for name, second in seconds.items()}
 
 
 def measure(folder: str, beton: str) -> dict[str, float]:

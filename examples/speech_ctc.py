@@ -90,8 +90,8 @@ def error_rate(model, loader):
         for batch in loader:
             scores = model(batch["audio"])
             lengths = model.lengths(batch["audio_mask"].sum(1))
-            for text, one, length in zip(batch["text"], scores, lengths, strict=True):
-                wrong += edits(decode(one, length), letters_of(text))
+            for text, score, length in zip(batch["text"], scores, lengths, strict=True):
+                wrong += edits(decode(score, length), letters_of(text))
                 letters += len(letters_of(text))
     model.train()
     return wrong / max(letters, 1)

@@ -113,7 +113,7 @@ class Case:
 
 def names() -> list[str]:
     """All cases."""
-    written = [name for name, one in all_formats().items() if one.writer is not None]
+    written = [name for name, item in all_formats().items() if item.writer is not None]
     golden = sorted(f"golden-{path.name}" for path in GOLDEN.iterdir() if path.is_dir())
     indexed = [f"{name}.index" for name in INDEXED]
     return [*sorted([*written, *READ_ONLY, *MAKERS]), *VARIANTS, *indexed, *golden]
@@ -135,29 +135,29 @@ def make(name: str, folder: Path) -> list[Case]:
 
 def make_seed(name: str, folder: Path, suffix: str | None = None, **options: Any) -> Path:
     """A small dataset with every kind that the format holds; a model has tensors of several dtypes."""
-    found = all_formats()[name]
+    result = all_formats()[name]
     if name in MAKERS:
         return MAKERS[name](folder)
     if name in READ_ONLY:
         whole, copied = READ_ONLY[name].is_dir(), folder / READ_ONLY[name].name
         copy = shutil.copytree if whole else shutil.copy
         return Path(copy(READ_ONLY[name], copied))
-    path = folder / f"seed{suffix or (found.suffixes or ('',))[0]}"
-    if found.tensors:
+    path = folder / f"seed{suffix or (result.suffixes or ('',))[0]}"
+    if result.tensors:
         with bp.create(path, TENSORS, format=name) as out:
             for dtype in ("float32", "int64", "bool", "uint8"):
                 out.append(from_array(f"layer.{dtype}", np.arange(6).reshape(2, 3).astype(dtype)))
         return path
-    if "image" in found.fields:
-        return _detection(path, name, found, **options)
-    if found.fields:
+    if "image" in result.fields:
+        return _detection(path, name, result, **options)
+    if result.fields:
         options |= {"eos": 0} if name == "tokens" else {}
-        field = found.fields["tokens"]
+        field = result.fields["tokens"]
         with bp.create(path, {"tokens": field}, format=name, checksums=True, **options) as out:
             for number in range(3):
                 out.append({"tokens": np.arange(1, 4 + number).astype(getattr(field, "dtype", "int32"))})
         return path
-    fields = {key: field for key, field in KINDS.items() if found.refuses(field) is None}
+    fields = {key: field for key, field in KINDS.items() if result.refuses(field) is None}
     if name not in MEDIA_IN:
         fields = {key: field for key, field in fields.items() if key not in MEDIA}
     with bp.create(path, fields, format=name, checksums=True, **options) as out:
@@ -185,7 +185,11 @@ ANNOTATIONS: dict[str, tuple[Any, Callable[[int], Any]]] = {
 def _detection(path: Path, name: str, found: Any, without: tuple[str, ...] = ("keypoints",)) -> Path:
     """Images with boxes and all other annotations that the format has; YOLO has outlines or keypoints."""
     left_out = without if name == "yolo" else ("rle", "captions")
-    chosen = {key: one for key, one in ANNOTATIONS.items() if key in found.fields and key not in left_out}
+    chosen = {
+        key: annotation
+        for key, annotation in ANNOTATIONS.items()
+        if key in found.fields and key not in left_out
+    }
     fields = {"image": bp.Image(), **{key: kind for key, (kind, _) in chosen.items()}}
     with bp.create(path, fields, format=name, checksums=True) as out:
         for number in range(3):
@@ -262,10 +266,10 @@ def _lhotse(folder: Path) -> Path:
     """A shard of Shar."""
     data = (GOLDEN / "audio" / "ulaw.wav").read_bytes()
     source = {"type": "shar", "channels": [0], "source": ""}
-    said = {"id": "s", "start": 0, "duration": 0.1, "text": "größe", "speaker": "x"}
+    output = {"id": "s", "start": 0, "duration": 0.1, "text": "größe", "speaker": "x"}
     cuts = [
         {
-            "id": f"a/{number}.x", "start": start, "duration": 0.1, "channel": 0, "supervisions": [said],
+            "id": f"a/{number}.x", "start": start, "duration": 0.1, "channel": 0, "supervisions": [output],
             "recording": {"id": "a", "sources": [source], "duration": 0.1}, "type": "MonoCut",
         }
         for number, start in enumerate([0, 0.01])
@@ -343,7 +347,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 def golden(name: str, folder: Path) -> list[Case]:
     """Every file and folder there that we open, in a folder of its own with what lies beside it."""
-    found = []
+    result = []
     for number, path in enumerate(sorted((GOLDEN / name).iterdir())):
         with contextlib.suppress(bp.BatchplantError):
             known = find_format(os.fspath(path))
@@ -362,11 +366,11 @@ def golden(name: str, folder: Path) -> list[Case]:
                     shutil.rmtree(other)
             with contextlib.suppress(bp.BatchplantError):
                 bp.open(here / path.name, format=known.name).close()
-                found.append(Case(f"golden-{name}/{path.name}", known.name, here / path.name, here))
-    if not found:
+                result.append(Case(f"golden-{name}/{path.name}", known.name, here / path.name, here))
+    if not result:
         # Sounds and videos: the folder is the dataset.
         shutil.copytree(GOLDEN / name, folder / name)
         known = find_format(os.fspath(folder / name))
         assert known is not None
-        found.append(Case(f"golden-{name}", known.name, folder / name, folder / name))
-    return found
+        result.append(Case(f"golden-{name}", known.name, folder / name, folder / name))
+    return result

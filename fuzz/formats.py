@@ -58,9 +58,9 @@ def check(name: str | None, path: Path, rng: random.Random | None = None) -> boo
     """Everything a user does with a file; whether nothing was found wrong. ``rng``: some of it."""
     if rng is None or rng.random() < 0.25:
         probe = bp.Probe(str(path))
-        for found in all_formats().values():
+        for item in all_formats().values():
             try:
-                found.matches(probe)
+                item.matches(probe)
             except bp.BatchplantError:
                 break
     try:
@@ -93,9 +93,9 @@ def use(dataset: bp.Reader, rng: random.Random | None) -> bool:
 
 
 def check_all(dataset: bp.Reader) -> None:
-    found = bp.verify(dataset, decode=True)
-    if not found.ok:
-        raise bp.DamagedError(str(found.problems[0]))
+    report = bp.verify(dataset, decode=True)
+    if not report.ok:
+        raise bp.DamagedError(str(report.problems[0]))
 
 
 def load(dataset: bp.Reader, resize: bool) -> None:
@@ -164,8 +164,8 @@ class Run:
         """Everything as it was, and nothing else."""
         if self.name in hidden.CASES:
             return
-        for one in self.sets:
-            for extra in set(one.files()) - self.whole.keys():
+        for item in self.sets:
+            for extra in set(item.files()) - self.whole.keys():
                 extra.unlink()
         for path, data in self.whole.items():
             if not path.exists() or path.read_bytes() != data:
@@ -193,9 +193,9 @@ class Run:
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        wrong = found = 0
+        wrong = result = 0
         for number in range(self.at, self.at + count):
-            self._shared[:] = COUNTS.pack(number, wrong, found)
+            self._shared[:] = COUNTS.pack(number, wrong, result)
             one, path, rng = self.damage(number)
             for timer, seconds in ((signal.ITIMER_PROF, BUSY), (signal.ITIMER_REAL, WAITING)):
                 signal.setitimer(timer, seconds)
@@ -203,15 +203,15 @@ class Run:
                 wrong += not look(one, rng)
             # Whatever it is, it is the finding.
             except BaseException as error:
-                found += self.found(number, type(error).__name__, _place(error), traceback.format_exc())
+                result += self.found(number, type(error).__name__, _place(error), traceback.format_exc())
             for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
                 signal.setitimer(timer, 0)
             self.mend(one, path)
             if number % 100 == 99:
                 self.restore()
-            if time.monotonic() > until or found >= MOST:
+            if time.monotonic() > until or result >= MOST:
                 break
-        self._shared[:] = COUNTS.pack(number + 1, wrong, found)
+        self._shared[:] = COUNTS.pack(number + 1, wrong, result)
 
     def found(self, number: int, kind: str, place: str, story: str) -> int:
         """Keep the damaged dataset, unless there are enough like it."""
@@ -254,8 +254,8 @@ class Run:
                 finally:
                     os._exit(code)
             status = os.waitpid(child, 0)[1]
-            at, _, found = self.counts
-            self.findings += found
+            at, _, answer = self.counts
+            self.findings += answer
             if os.WIFSIGNALED(status):
                 self.findings += 1
                 self.restore()
@@ -273,7 +273,7 @@ class Run:
 def _place(error: BaseException) -> str:
     """The innermost line of ours."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [one for one in frames if "batchplant" in one.filename] or list(frames)
+    ours = [frame for frame in frames if "batchplant" in frame.filename] or list(frames)
     return f"{'/'.join(Path(ours[-1].filename).parts[-2:])}:{ours[-1].lineno}"
 
 
@@ -311,13 +311,13 @@ def main() -> int:
             except Exception as error:
                 raise RuntimeError(f"{name}: there is nothing to damage") from error
             # What a slow case cannot do in its time, the quick ones after it do in its place.
-            done = sum(one.at for one in runs)
+            done = sum(run.at for run in runs)
             share = 10**12 if args.count is None else -(-(args.count - done) // (len(names) - number))
             run.go(share, seconds)
             runs.append(run)
             rate = run.at / max(run.seconds, 1e-9)
             print(f"{name}: {run.at} damaged files, {rate:.0f}/s, {run.findings} broke the rule", flush=True)
-        done, broke = sum(one.at for one in runs), sum(one.findings for one in runs)
+        done, broke = sum(run.at for run in runs), sum(run.findings for run in runs)
         print(f"in all: {done} damaged files, {broke} broke the rule")
         return 1 if broke else 0
 

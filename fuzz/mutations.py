@@ -132,13 +132,13 @@ def _json(data: bytes, rng: random.Random) -> bytes:
     lines = data.splitlines(keepends=True) if data.count(b"\n") > 1 else [data]
     at = rng.randrange(len(lines))
     try:
-        found = json.loads(lines[at])
+        result = json.loads(lines[at])
     except ValueError:
         lines, at = [data], 0
-        found = json.loads(data)
+        result = json.loads(data)
     for _ in range(rng.choice((1, 1, 2))):
-        found = _other(found, rng)
-    lines[at] = json.dumps(found).encode() + b"\n" * lines[at].endswith(b"\n")
+        result = _other(result, rng)
+    lines[at] = json.dumps(result).encode() + b"\n" * lines[at].endswith(b"\n")
     return b"".join(lines)
 
 

@@ -162,8 +162,8 @@ def tfrecord_files(folder: Path) -> None:
     golden = Path(__file__).parent.parent / "tests" / "golden" / "tfrecord"
     for path in (folder / "own.tfrecord", golden / "sequence.tfrecord"):
         with bp.open(path, records="raw", schema={"data": "bytes"}) as reader:
-            for n, one in enumerate(reader):
-                (folder / f"{path.stem}-{n}.example").write_bytes(one["data"])
+            for n, sample in enumerate(reader):
+                (folder / f"{path.stem}-{n}.example").write_bytes(sample["data"])
     side_car(folder / "own.tfrecord", "{name}.schema.json").unlink()
 
 

@@ -80,14 +80,14 @@ def module_name(package: Path, path: Path) -> str:
 
 
 def imports(package: str, path: Path, module: str, files: dict[str, Path], nodes: Nodes) -> set[str]:
-    found = set()
+    result = set()
     parent = parent_of(package, path, module)
     named = () if module in BY_NAME else named_imports(nodes, package, parent)
     for name in [*imported_names(nodes, parent), *(name for name in named if name is not None)]:
         target = resolve(name, package, files)
         if target is not None and target != module:
-            found.add(target)
-    return found
+            result.add(target)
+    return result
 
 
 def parent_of(package: str, path: Path, module: str) -> list[str]:
@@ -125,8 +125,14 @@ def named_imports(nodes: Nodes, package: str, parent: list[str]) -> Iterator[str
 
 def called(node: ast.Call) -> str:
     """The last part of the name of what is called."""
-    found = node.func
-    return found.attr if isinstance(found, ast.Attribute) else found.id if isinstance(found, ast.Name) else ""
+    result = node.func
+    return (
+        result.attr
+        if isinstance(result, ast.Attribute)
+        else result.id
+        if isinstance(result, ast.Name)
+        else ""
+    )
 
 
 def known_text(node: ast.expr) -> str:
@@ -142,7 +148,7 @@ def known_text(node: ast.expr) -> str:
 
 def runtime_nodes(path: Path) -> Nodes:
     """What imports or calls something when a file is run, in order."""
-    found: Nodes = []
+    result: Nodes = []
     text = path.read_text("utf-8")
     # Imports are statements; expressions are many, and only a few files have calls that count.
     inside = AST_WITH_STATEMENTS if not any(name in text for name in IMPORTERS) else (ast.AST,)
@@ -150,12 +156,12 @@ def runtime_nodes(path: Path) -> Nodes:
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
-            found.append(node)
+            result.append(node)
         if isinstance(node, ast.If) and is_type_checking(node.test):
             waiting += reversed(node.orelse)
         else:
-            waiting += reversed([one for one in ast.iter_child_nodes(node) if isinstance(one, inside)])
-    return found
+            waiting += reversed([item for item in ast.iter_child_nodes(node) if isinstance(item, inside)])
+    return result
 
 
 def is_type_checking(test: ast.expr) -> bool:
@@ -239,13 +245,13 @@ def find_circles(graph: Graph) -> Iterator[str]:
 
 
 def reachable(graph: Graph, module: str) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = [module]
     while waiting:
-        for target in graph.get(waiting.pop(), set()) - found - {"__init__"}:
-            found.add(target)
+        for target in graph.get(waiting.pop(), set()) - result - {"__init__"}:
+            result.add(target)
             waiting.append(target)
-    return found
+    return result
 
 
 def way_back(graph: Graph, module: str) -> list[str]:

@@ -58,9 +58,9 @@ def damaged(dataset: Path, tmp_path: Path) -> Path:
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, dict[str, Any]]:
     code = main([*map(str, argv), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return code, found
+    answer = json.loads(capsys.readouterr().out)
+    assert isinstance(answer, dict)
+    return code, answer
 
 
 def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,13 +90,13 @@ def test_loader_prints_what_was_measured(dataset: Path, capsys: pytest.CaptureFi
     options = "--batch-size 16 --epochs 2 --size 24 --workers 1"
     assert main(["bench", "loader", str(dataset), *options.split()]) == 0
     text = capsys.readouterr().out
-    for said in (
+    for item in (
         "50 samples, batches of 16, 1 worker, order random, pipeline train 24",
         "images/s", "MB/s", "best", "median", "first batch", "memory", "a batch on its way to the loop",
         "· open", "░ read", "█ decode", "on 1 thread at once", "▓ resize", "waiting", "its step",
         "bottleneck",
     ):  # fmt: skip
-        assert said in text
+        assert item in text
     assert re.search(r"^2 +[\d,]+ +[\d,]+$", text, re.MULTILINE)
     assert not re.search(r"^3 ", text, re.MULTILINE)
 
@@ -107,29 +107,29 @@ def test_loader_json_adds_up(
     pipeline: str, order: str, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = f"--batch-size 16 --epochs 3 --size 24 --pipeline {pipeline} --order {order} --workers 2"
-    code, found = run_json(capsys, "bench", "loader", dataset, *options.split())
+    code, result = run_json(capsys, "bench", "loader", dataset, *options.split())
     assert code == 0
-    assert [one["samples"] for one in found["epochs"]] == [COUNT] * 3
-    for one in found["epochs"]:
-        assert one["rate"] == pytest.approx(COUNT / one["seconds"])
-    rates = [one["rate"] for one in found["epochs"]]
-    assert found["rate"] == {"first": rates[0], "best": max(rates), "median": sorted(rates)[1]}
+    assert [row["samples"] for row in result["epochs"]] == [COUNT] * 3
+    for row in result["epochs"]:
+        assert row["rate"] == pytest.approx(COUNT / row["seconds"])
+    rates = [row["rate"] for row in result["epochs"]]
+    assert result["rate"] == {"first": rates[0], "best": max(rates), "median": sorted(rates)[1]}
     spans = batchplant.open(dataset).spans("image")
     assert spans is not None
     stored = float(spans.size.mean()) + 8
-    assert found["MB/s"]["best"] == pytest.approx(found["rate"]["best"] * stored / 1e6)
-    assert found["memory"]["peak"] >= found["memory"]["own"] > (0 if LINUX else -1)
-    assert 0 < found["first batch"] < 60
-    assert found["stats"]["batches"] == 3 * 4
-    assert (found["workers"], found["unit"], found["skipped"]) == (2, "images", [])
-    decoded = found["stats"]["decode"] > 0
+    assert result["MB/s"]["best"] == pytest.approx(result["rate"]["best"] * stored / 1e6)
+    assert result["memory"]["peak"] >= result["memory"]["own"] > (0 if LINUX else -1)
+    assert 0 < result["first batch"] < 60
+    assert result["stats"]["batches"] == 3 * 4
+    assert (result["workers"], result["unit"], result["skipped"]) == (2, "images", [])
+    decoded = result["stats"]["decode"] > 0
     assert decoded == (pipeline != "raw")
-    each = found["batch"]["seconds"]
+    each = result["batch"]["seconds"]
     assert list(each) == list(bench_loader.PARTS)
     assert (each["decode"] > 0) == (each["resize"] > 0) == decoded
-    spent = sum(found["stats"][name] for name in ("storage", "decode", "transforms", "device"))
-    assert sum(each.values()) - each["open"] == pytest.approx(spent / found["stats"]["batches"])
-    assert set(found["batch"]["notes"]) == {name for name in each if each[name]}
+    spent = sum(result["stats"][name] for name in ("storage", "decode", "transforms", "device"))
+    assert sum(each.values()) - each["open"] == pytest.approx(spent / result["stats"]["batches"])
+    assert set(result["batch"]["notes"]) == {name for name in each if each[name]}
 
 
 STATS = {
@@ -172,12 +172,12 @@ def test_json_may_stand_before_the_bench_too(dataset: Path, capsys: pytest.Captu
 
 def test_limit_and_fields(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = "--limit 20 --fields label --epochs 1 --batch-size 8"
-    code, found = run_json(capsys, "bench", "loader", dataset, *options.split())
+    code, result = run_json(capsys, "bench", "loader", dataset, *options.split())
     assert code == 0
-    assert found["samples"] == 20
-    assert found["epochs"][0]["samples"] == 20
-    assert found["stats"]["decode"] == 0
-    assert found["MB/s"]["first"] == pytest.approx(found["rate"]["first"] * 8 / 1e6)
+    assert result["samples"] == 20
+    assert result["epochs"][0]["samples"] == 20
+    assert result["stats"]["decode"] == 0
+    assert result["MB/s"]["first"] == pytest.approx(result["rate"]["first"] * 8 / 1e6)
 
 
 def test_a_dataset_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,16 +193,16 @@ def test_ragged_values_and_lists_are_counted(tmp_path: Path, capsys: pytest.Capt
         with batchplant.create(path, {"ids": kind}) as out:
             for number in range(10):
                 out.append({"ids": value[: number % 3]})
-        code, found = run_json(capsys, "bench", "loader", path, "--epochs", "1", "--batch-size", "3")
+        code, result = run_json(capsys, "bench", "loader", path, "--epochs", "1", "--batch-size", "3")
         assert code == 0
-        assert found["epochs"][0]["samples"] == 10
+        assert result["epochs"][0]["samples"] == 10
 
 
 def test_a_image_and_its_mask_get_the_same_boxes() -> None:
     schema = batchplant.Schema({"image": batchplant.Image(), "mask": batchplant.Image(mode="L")})
-    made = loader_bench.pipelines(schema, "train", 32)
-    assert list(made) == ["image", "mask"]
-    assert [op.share for op in made["image"]] == [op.share for op in made["mask"]] == ["box", "flip"]
+    result = loader_bench.pipelines(schema, "train", 32)
+    assert list(result) == ["image", "mask"]
+    assert [op.share for op in result["image"]] == [op.share for op in result["mask"]] == ["box", "flip"]
 
 
 def test_undecoded_images_are_the_stored_bytes(dataset: Path) -> None:
@@ -214,7 +214,7 @@ def test_undecoded_images_are_the_stored_bytes(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--epochs 0", "--epochs"),
         ("--limit 0", "--limit"),
@@ -225,11 +225,11 @@ def test_undecoded_images_are_the_stored_bytes(dataset: Path) -> None:
         ("--device nosuch", ""),
     ],
 )
-def test_wrong_use(options: str, said: str, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use(options: str, message: str, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "--device" in options:
         pytest.importorskip("torch")
     assert main(["bench", "loader", str(dataset), *options.split()]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_no_torch_is_said_in_one_line(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,10 +244,10 @@ def test_no_torch_is_said_in_one_line(dataset: Path, capsys: pytest.CaptureFixtu
 
 def test_device(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    code, found = run_json(capsys, "bench", "loader", dataset, "--device", "cpu", "--epochs", "1")
+    code, result = run_json(capsys, "bench", "loader", dataset, "--device", "cpu", "--epochs", "1")
     assert code == 0
-    assert found["device"] == "cpu"
-    assert found["epochs"][0]["samples"] == COUNT
+    assert result["device"] == "cpu"
+    assert result["epochs"][0]["samples"] == COUNT
 
 
 def test_an_empty_dataset_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,10 +264,10 @@ def test_damage_is_named_and_can_be_skipped(damaged: Path, capsys: pytest.Captur
     text = capsys.readouterr().out
     assert text.count("skipped:") == 1
     assert "sample 7" in text
-    code, found = run_json(capsys, "bench", "loader", damaged, "--epochs", "2", "--on-error", "skip")
+    code, result = run_json(capsys, "bench", "loader", damaged, "--epochs", "2", "--on-error", "skip")
     assert code == 1
-    assert [one["samples"] for one in found["epochs"]] == [COUNT - 1] * 2
-    assert [one["sample"] for one in found["skipped"]] == [7]
+    assert [row["samples"] for row in result["epochs"]] == [COUNT - 1] * 2
+    assert [row["sample"] for row in result["skipped"]] == [7]
 
 
 def test_images_of_differing_sizes_need_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,6 +294,6 @@ def test_ctrl_c_stops_it(dataset: Path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=processes.PATIENCE)
+        _, output = process.communicate(timeout=processes.PATIENCE)
     assert process.returncode in processes.STOPPED
-    assert said.startswith("batchplant: stopped\n")
+    assert output.startswith("batchplant: stopped\n")

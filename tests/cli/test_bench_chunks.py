@@ -59,8 +59,8 @@ def test_the_server_counts_what_it_gives(tmp_path: Path) -> None:
         url = served.at(inside / "a b.bin").replace(" ", "%20")
         prefix = urlsplit(served.url).path
         assert ask(url)[:2] == (200, bytes(range(100)))
-        status, found, headers = ask(url, Range="bytes=10-19")
-        assert (status, found, headers["Content-Range"]) == (206, bytes(range(10, 20)), "bytes 10-19/100")
+        status, result, headers = ask(url, Range="bytes=10-19")
+        assert (status, result, headers["Content-Range"]) == (206, bytes(range(10, 20)), "bytes 10-19/100")
         assert ask(url, Range="bytes=-5")[1] == bytes(range(95, 100))
         assert ask(url, Range="bytes=90-")[1] == bytes(range(90, 100))
         assert ask(url, Range="bytes=200-300")[0] == 416
@@ -75,9 +75,9 @@ def test_the_server_counts_what_it_gives(tmp_path: Path) -> None:
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
     assert main(["bench", "chunks", *map(str, argv), *QUICK, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    answer = json.loads(capsys.readouterr().out)
+    assert isinstance(answer, dict)
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_what_is_fetched_is_counted(
     options = ["--formats", name, "--sizes", "20kB,160kB", "--memory", "64kB", "--scratch", scratch]
     if importlib.util.find_spec("matplotlib"):
         options += ["--figure", tmp_path / "chunks.svg"]
-    found = run_json(capsys, dataset, *options)
-    one = found["formats"][name]
+    result = run_json(capsys, dataset, *options)
+    one = result["formats"][name]
     small, large = one["sizes"]
     assert (small["size"], large["size"]) == (20_000, 160_000)
     assert small["unit_samples"] == pytest.approx(20, rel=0.15)
@@ -136,7 +136,7 @@ def test_text(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_fields_of_varying_size_are_left_out_of_chunks(dataset: Path) -> None:
     layouts, left = measuring.layouts_for(None, bp.Schema({"x": bp.Bytes(), "n": bp.Int()}))
-    assert [one.format for one in layouts][-1] == "webdataset"
+    assert [layout.format for layout in layouts][-1] == "webdataset"
     assert "cells of x vary in size" in left["hdf5"]
     assert "cells of x vary in size" in left["zarr"]
     with pytest.raises(bp.BatchplantError, match="vary in size"):
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--limit 0", "--limit"),
         ("--batch-size 0", "--batch-size"),
@@ -202,9 +202,9 @@ def test_ctrl_c_leaves_nothing_behind(
         ("--figure x.jpg", ".png, .svg"),
     ],
 )
-def test_wrong_use(options: str, said: str, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use(options: str, message: str, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "chunks", str(dataset), *QUICK, *options.split()]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_help_and_the_guide_are_true(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,5 +217,5 @@ def test_the_help_and_the_guide_are_true(capsys: pytest.CaptureFixture[str]) -> 
     told = set(re.findall(r"^\| `(--[\w-]+)", text.partition("## Options")[2], re.MULTILINE))
     parser = argparse.ArgumentParser()
     chunks.add_args(parser)
-    have = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
+    have = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
     assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip", "--where"}

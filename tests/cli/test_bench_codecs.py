@@ -55,9 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: object, code: int = 0) -> dict[str, Any]:
     assert main(["bench", "codecs", *map(str, argv), *QUICK, "--json"]) == code
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    answer = json.loads(capsys.readouterr().out)
+    assert isinstance(answer, dict)
+    return answer
 
 
 def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,12 +72,12 @@ def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_json_has_true_sizes_and_losses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run_json(capsys, folder)
-    assert (found["images"], found["samples"], found["stored as"]) == (COUNT, COUNT, {"png": COUNT})
-    assert found["megapixels"] == pytest.approx(COUNT * 48 * 64 / 1e6)
-    each = found["formats"]
+    result = run_json(capsys, folder)
+    assert (result["images"], result["samples"], result["stored as"]) == (COUNT, COUNT, {"png": COUNT})
+    assert result["megapixels"] == pytest.approx(COUNT * 48 * 64 / 1e6)
+    each = result["formats"]
     assert list(each) == ["as stored", *EXACT, *LOSSY]
-    sizes = [one.stat().st_size for one in folder.rglob("*.png")]
+    sizes = [path.stat().st_size for path in folder.rglob("*.png")]
     assert each["as stored"]["bytes per image"] == pytest.approx(np.mean(sizes))
     assert each["as stored"]["encode"] is None
     assert each["raw"]["bytes per image"] == 48 * 64 * 3
@@ -104,9 +104,9 @@ def test_json_has_true_sizes_and_losses(folder: Path, capsys: pytest.CaptureFixt
         assert low["bytes per image"] < high["bytes per image"]
         assert low["PSNR"]["median"] < high["PSNR"]["median"]
         assert low["largest error"] >= high["largest error"] > 0
-    for name, one in each.items():
+    for name, value in each.items():
         for part in ("decode",) if name == "as stored" else ("encode", "decode"):
-            speed = one[part]
+            speed = value[part]
             assert speed["images/s, best"] >= speed["images/s, median"] > 0
             assert speed["megapixels/s, best"] == pytest.approx(speed["images/s, best"] * 48 * 64 / 1e6)
 
@@ -133,8 +133,8 @@ def test_advice_follows_the_numbers() -> None:
         "as stored": one(1000, 5), "raw": one(3000, 100), "WebP lossless": one(700, 4),
         "JPEG 95": one(350, 20, 42.0, False), "JPEG 70": one(100, 25, 31.0, False),
     }  # fmt: skip
-    said = codecs.advise({"formats": formats, "stored as": {"png": 3}})
-    assert said == [
+    output = codecs.advise({"formats": formats, "stored as": {"png": 3}})
+    assert output == [
         "smallest that loses nothing: WebP lossless, 700 B an image; with a loss that is hard to see "
         "(42 dB): JPEG 95, 0.50 of that; fastest to decode: raw, 25.0 times as fast and 4.3 times as large"
     ]
@@ -189,15 +189,15 @@ def test_ssim_is_what_its_definition_says() -> None:
     assert _coding.ssim(one, two) < 0.5
     # Window by window, as the formula stands in the paper.
     gray = [each @ np.array([0.299, 0.587, 0.114]) for each in (one, two)]
-    found = []
+    result = []
     for top in range(0, 48 - 7, 4):
         for left in range(0, 64 - 7, 4):
             x, y = (each[top : top + 8, left : left + 8].ravel() for each in gray)
             c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
             both = np.cov(x, y, bias=True)
             high = (2 * x.mean() * y.mean() + c1) * (2 * both[0, 1] + c2)
-            found.append(high / ((x.mean() ** 2 + y.mean() ** 2 + c1) * (both[0, 0] + both[1, 1] + c2)))
-    assert _coding.ssim(one, two) == pytest.approx(np.mean(found))
+            result.append(high / ((x.mean() ** 2 + y.mean() ** 2 + c1) * (both[0, 0] + both[1, 1] + c2)))
+    assert _coding.ssim(one, two) == pytest.approx(np.mean(result))
     # Smaller than a window, gray, and of 16 bits.
     assert _coding.ssim(one[:3, :5], one[:3, :5]) == pytest.approx(1)
     deep = scene(2, channels=1).astype(np.uint16) << 8
@@ -206,7 +206,7 @@ def test_ssim_is_what_its_definition_says() -> None:
 
 def test_what_pillow_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codecs, "pillow_has", lambda encoding: encoding == "jxl")
-    names = [one.name for one in codecs.candidates([50], mask=False)]
+    names = [candidate.name for candidate in codecs.candidates([50], mask=False)]
     assert names == [*EXACT, "JPEG 50", "WebP 50", "JPEG XL 50"]
     assert not _coding.pillow_has("nosuch")
 
@@ -235,9 +235,9 @@ def test_raw_images_and_any_format(tmp_path: Path, capsys: pytest.CaptureFixture
     with bp.create(path, {"label": bp.Int(), "photo": bp.Image()}, write_mode="raw") as out:
         for number in range(4):
             out.append({"label": number, "photo": scene(number)})
-    found = run_json(capsys, path)
-    assert (found["field"], found["stored as"]) == ("photo", {"raw": 4})
-    assert found["formats"]["as stored"]["bytes per image"] == 48 * 64 * 3
+    result = run_json(capsys, path)
+    assert (result["field"], result["stored as"]) == ("photo", {"raw": 4})
+    assert result["formats"]["as stored"]["bytes per image"] == 48 * 64 * 3
 
 
 def test_a_mask_is_never_stored_with_loss(
@@ -265,37 +265,37 @@ def test_gray_and_alpha(
 ) -> None:
     for number in range(2):
         PIL.fromarray(scene(number, channels=channels)).save(tmp_path / f"{number}.png")
-    found = run_json(capsys, tmp_path)
-    assert list(found["left out"]) == left_out
-    assert list(found["formats"]) == [name for name in ("as stored", *EXACT, *LOSSY) if name not in left_out]
+    result = run_json(capsys, tmp_path)
+    assert list(result["left out"]) == left_out
+    assert list(result["formats"]) == [name for name in ("as stored", *EXACT, *LOSSY) if name not in left_out]
     for name in EXACT:
-        assert found["formats"][name]["lossless"], name
-    assert found["formats"]["raw"]["bits per pixel"] == 8 * channels
-    assert found["skipped"] == []
+        assert result["formats"][name]["lossless"], name
+    assert result["formats"]["raw"]["bits per pixel"] == 8 * channels
+    assert result["skipped"] == []
     if left_out:
-        assert "RGBA" in found["left out"]["JPEG 60"]
+        assert "RGBA" in result["left out"]["JPEG 60"]
         assert main(["bench", "codecs", str(tmp_path), *QUICK]) == 0
         assert "left out: JPEG 60: JPEG cannot hold RGBA" in capsys.readouterr().out
-        found = run_json(capsys, tmp_path, "--to-rgb")
-        assert found["left out"] == {}
-        assert found["formats"]["raw"]["bits per pixel"] == 24
+        result = run_json(capsys, tmp_path, "--to-rgb")
+        assert result["left out"] == {}
+        assert result["formats"]["raw"]["bits per pixel"] == 24
 
 
 def test_an_opaque_alpha_is_no_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pixels = scene(0, channels=4)
     pixels[:, :, 3] = 255
     PIL.fromarray(pixels).save(tmp_path / "a.png")
-    found = run_json(capsys, tmp_path)
-    assert all(found["formats"][name]["lossless"] for name in EXACT)
+    result = run_json(capsys, tmp_path)
+    assert all(result["formats"][name]["lossless"] for name in EXACT)
 
 
 def test_sixteen_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deep = (scene(0, channels=1).astype(np.uint16) << 8) + 77
     PIL.fromarray(deep).save(tmp_path / "a.png")
-    found = run_json(capsys, tmp_path)
-    assert list(found["formats"]) == ["as stored", "PNG"]
-    assert found["formats"]["PNG"]["lossless"]
-    assert set(found["left out"]) == {"raw", "WebP lossless", *LOSSY}
+    result = run_json(capsys, tmp_path)
+    assert list(result["formats"]) == ["as stored", "PNG"]
+    assert result["formats"]["PNG"]["lossless"]
+    assert set(result["left out"]) == {"raw", "WebP lossless", *LOSSY}
     assert list(run_json(capsys, tmp_path, "--to-rgb")["left out"]) == []
 
 
@@ -306,9 +306,9 @@ def test_damaged_images_are_skipped_counted_and_named(
         content = path.read_bytes()
         (tmp_path / f"{number}.png").write_bytes(content[: len(content) // 2] if number == 3 else content)
     (tmp_path / "zero.png").write_bytes(b"")
-    found = run_json(capsys, tmp_path, code=1)
-    assert found["images"] == COUNT - 1
-    assert [(problem["sample"], problem["field"]) for problem in found["skipped"]] == [
+    result = run_json(capsys, tmp_path, code=1)
+    assert result["images"] == COUNT - 1
+    assert [(problem["sample"], problem["field"]) for problem in result["skipped"]] == [
         (3, "image"), (COUNT, "image")
     ]  # fmt: skip
     assert main(["bench", "codecs", str(tmp_path), *QUICK]) == 1
@@ -378,13 +378,13 @@ def test_flat_images_lose_nothing_and_can_be_drawn(
 ) -> None:
     pytest.importorskip("matplotlib")
     PIL.fromarray(np.full((32, 32, 3), 128, np.uint8)).save(tmp_path / "a.png")
-    found = run_json(capsys, tmp_path, "--figure", tmp_path / "c.svg")
-    assert found["formats"]["JPEG 90"]["PSNR"] is None
-    assert not found["formats"]["JPEG 90"]["lossless"]
+    result = run_json(capsys, tmp_path, "--figure", tmp_path / "c.svg")
+    assert result["formats"]["JPEG 90"]["PSNR"] is None
+    assert not result["formats"]["JPEG 90"]["lossless"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--limit 0", "--limit"),
         ("--rounds 0", "--rounds"),
@@ -400,9 +400,9 @@ def test_flat_images_lose_nothing_and_can_be_drawn(
         ("--figure x.jpg", ".png, .svg"),
     ],
 )
-def test_wrong_use(options: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use(options: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "codecs", str(folder), *QUICK, *options.split()]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -441,5 +441,5 @@ def test_the_guide_is_true() -> None:
     told = set(re.findall(r"^\| `(--[\w-]+)", text.partition("## Options")[2], re.MULTILINE))
     parser = argparse.ArgumentParser()
     codecs.add_args(parser)
-    have = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
+    have = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
     assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip", "--where"}

@@ -69,11 +69,11 @@ def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.C
     figure = place.parent / "f.svg"
     command = ["bench", "formats", table, "--formats", "msgpack,npy,webdataset", "--scratch", str(place)]
     assert main([*command, *TINY, "--figure", str(figure), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["samples"] == found["sample"] == N
-    assert found["machine"]
-    assert found["by"] == "warm"
-    rows = {one["label"]: one for one in found["formats"]}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["samples"] == answer["sample"] == N
+    assert answer["machine"]
+    assert answer["by"] == "warm"
+    rows = {row["label"]: row for row in answer["formats"]}
     assert list(rows)[-1] == "npy"
     assert rows["npy"]["error"] == "npy cannot hold text fields"
     assert not rows["npy"]["front"]
@@ -81,7 +81,7 @@ def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.C
         assert rows[name]["error"] is None
         assert rows[name]["whole"] == rows[name]["bytes"] > 0
         assert min(rows[name][rate] for rate in ("epoch_cold", "epoch_warm", "random_rate")) > 0
-    assert any(one["front"] for one in rows.values())
+    assert any(row["front"] for row in rows.values())
     assert os.listdir(place) == []
     assert figure.read_text().startswith("<?xml")
 
@@ -89,13 +89,13 @@ def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.C
 def test_workers_of_an_engine_measure(table: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     how = [*TINY, "--scratch", str(place), "--json", "--engine", "processes"]
     assert main(["bench", "formats", table, "--formats", "csv,parquet", *how]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {one["label"] for one in found["formats"]} == {"csv", "parquet"}
-    assert {one["machine"] for one in found["formats"]} == {found["machine"]}
-    assert found["machine"].startswith(f"{platform.node()}: ")
-    assert [one["samples"] for one in found["formats"]] == [N, N]
+    answer = json.loads(capsys.readouterr().out)
+    assert {row["label"] for row in answer["formats"]} == {"csv", "parquet"}
+    assert {row["machine"] for row in answer["formats"]} == {answer["machine"]}
+    assert answer["machine"].startswith(f"{platform.node()}: ")
+    assert [row["samples"] for row in answer["formats"]] == [N, N]
     # One at a time, unless more workers are asked for.
-    assert not any(comparison.NOT_ALONE in one["remarks"] for one in found["formats"])
+    assert not any(comparison.NOT_ALONE in row["remarks"] for row in answer["formats"])
     assert os.listdir(place) == []
     assert main(["bench", "formats", table, *TINY, "--processes", "0"]) == 2
 
@@ -105,15 +105,15 @@ def test_what_is_measured_side_by_side_says_so() -> None:
         """Two tasks at a time, as far as their clocks tell."""
 
         def next(self, seconds: float) -> tuple[int, Any] | None:
-            number, found = super().next(seconds) or (0, None)
-            return number, dataclasses.replace(found, began=float(number // 2), ended=number // 2 + 0.5)
+            number, result = super().next(seconds) or (0, None)
+            return number, dataclasses.replace(result, began=float(number // 2), ended=number // 2 + 0.5)
 
     def measure(reader: Any, names: list[Candidate], **how: Any) -> list[Measurement]:
         return [made(names[0].label, 1, 1.0)]
 
     some = [Candidate(name) for name in ("csv", "parquet", "tfrecord")]
     rows = comparison.measured_by(Two(), measure, bp.open({"n": [1]}).subset([0]), some, None)
-    assert [comparison.NOT_ALONE in one.remarks for one in rows] == [True, True, False]
+    assert [comparison.NOT_ALONE in row.remarks for row in rows] == [True, True, False]
 
 
 def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,16 +124,16 @@ def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
         made("npy", 0, None, samples=0, error="cannot hold it"),
     ]
     formats._print(rows, about(total=1_281_167, refused={"csv": "text"}))
-    said = capsys.readouterr().out
-    tables = said.partition("\n\n")[2].partition("* no other")[0]
+    output = capsys.readouterr().out
+    tables = output.partition("\n\n")[2].partition("* no other")[0]
     assert max(map(len, tables.splitlines())) <= 80
-    assert "zarr:chunks=[red] *" in said
-    assert "webdataset *" in said
-    assert "note: a remark (zarr:chunks=[red])" in said
-    assert "left out: npy: cannot hold it" in said
-    assert "not tried: csv" in said
-    assert "size: of all 1,281,167 samples, estimated from 10" in said
-    assert "photos: 10 of 1,281,167 samples" in said
+    assert "zarr:chunks=[red] *" in output
+    assert "webdataset *" in output
+    assert "note: a remark (zarr:chunks=[red])" in output
+    assert "left out: npy: cannot hold it" in output
+    assert "not tried: csv" in output
+    assert "size: of all 1,281,167 samples, estimated from 10" in output
+    assert "photos: 10 of 1,281,167 samples" in output
 
 
 @pytest.mark.parametrize("width", [80, 50])
@@ -143,8 +143,8 @@ def test_a_narrow_terminal_cuts_no_number(
     monkeypatch.setattr(terminal, "console", lambda: Console(width=width, highlight=False))
     rows = [made("beton:max_resolution=256:write_mode=raw", 123_456_789, 12_345.0), made("npy", 9, 98_765.0)]
     formats._print(rows, about())
-    said = capsys.readouterr().out
-    tables = said.partition("\n\n")[2].partition("* no other")[0]
+    output = capsys.readouterr().out
+    tables = output.partition("\n\n")[2].partition("* no other")[0]
     assert max(map(len, tables.splitlines())) <= width
     assert "…" not in tables
     assert "98,765" in tables
@@ -163,7 +163,7 @@ def test_a_figure_of_any_number_of_formats(by: str, count: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["--figure", "x.gif"], ".png, .svg, .pdf"),
         (["--figure", "nowhere/x.svg"], "folder of the figure"),
@@ -181,7 +181,7 @@ def test_a_figure_of_any_number_of_formats(by: str, count: int, tmp_path: Path) 
 def test_what_is_wrong_is_said_in_one_line(
     table: str,
     given: list[str],
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: Any,
     tmp_path: Path,
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_said_in_one_line(
         code = int(str(error.code))
     assert code == 2
     out = capsys.readouterr().err
-    assert said in out
+    assert message in out
     assert out.count("\n") == 1
 
 
@@ -237,7 +237,7 @@ def test_caveats_say_when_the_order_may_be_chance() -> None:
 
 
 def test_what_is_left_out_is_said_without_names_of_modules() -> None:
-    found = measure.refusals(bp.Schema({"image": bp.Image(), "score": bp.Float()}))
-    assert found["coco"] == "coco has no place for score"
-    assert found["safetensors"] == "safetensors holds named tensors only"
-    assert "batchplant." not in " ".join(found.values())
+    result = measure.refusals(bp.Schema({"image": bp.Image(), "score": bp.Float()}))
+    assert result["coco"] == "coco has no place for score"
+    assert result["safetensors"] == "safetensors holds named tensors only"
+    assert "batchplant." not in " ".join(result.values())

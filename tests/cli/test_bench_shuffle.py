@@ -30,10 +30,10 @@ QUICK = ["--seconds", "0.01", "--rounds", "1", "--quiet"]
 
 
 def test_a_uniform_shuffle_measures_one() -> None:
-    made = [np.random.default_rng(seed).permutation(N) for seed in range(50)]
-    assert np.mean([quality.displacement(one) for one in made]) == pytest.approx(1, abs=0.01)
-    assert np.mean([quality.spread(one) for one in made]) == pytest.approx(1, abs=0.01)
-    assert np.mean([quality.kept_neighbours(one) for one in made]) == pytest.approx(2 / N, rel=0.3)
+    result = [np.random.default_rng(seed).permutation(N) for seed in range(50)]
+    assert np.mean([quality.displacement(item) for item in result]) == pytest.approx(1, abs=0.01)
+    assert np.mean([quality.spread(item) for item in result]) == pytest.approx(1, abs=0.01)
+    assert np.mean([quality.kept_neighbours(item) for item in result]) == pytest.approx(2 / N, rel=0.3)
 
 
 def test_what_stands_still_measures_nothing() -> None:
@@ -144,9 +144,9 @@ def sorted_by_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
     assert main(["bench", "shuffle", *map(str, argv), *QUICK, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    answer = json.loads(capsys.readouterr().out)
+    assert isinstance(answer, dict)
+    return answer
 
 
 def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,17 +163,17 @@ def test_help_shows_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_json_tells_the_orders_apart(sorted_by_label: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run_json(capsys, sorted_by_label, "--batch-size", 64, "--window", 40, "--cache", 16)
-    assert (found["samples"], found["blocks"], found["label"], found["classes"]) == (N, 40, "label", 8)
-    assert found["label entropy"] == pytest.approx(3)
-    each = found["orders"]
+    result = run_json(capsys, sorted_by_label, "--batch-size", 64, "--window", 40, "--cache", 16)
+    assert (result["samples"], result["blocks"], result["label"], result["classes"]) == (N, 40, "label", 8)
+    assert result["label entropy"] == pytest.approx(3)
+    each = result["orders"]
     assert tuple(each) == shuffle.ORDERS
     assert each["sequential"]["moved"] == 0
     assert each["sequential"]["neighbours"] == 1
     assert each["shards"]["neighbours"] > 0.95
     assert each["shards"]["moved"] > 0.6
     assert each["windowed"]["apart"] < each["quasi_random"]["apart"] < each["random"]["apart"]
-    entropy = {name: one["label entropy"] for name, one in each.items()}
+    entropy = {name: value["label entropy"] for name, value in each.items()}
     assert (
         entropy["sequential"]
         < entropy["windowed"]
@@ -182,18 +182,18 @@ def test_json_tells_the_orders_apart(sorted_by_label: Path, capsys: pytest.Captu
         < entropy["quasi_random"]
         <= entropy["random"] + 0.1
     )
-    again = {name: one["autocorrelation"]["labels"][0] for name, one in each.items()}
+    again = {name: value["autocorrelation"]["labels"][0] for name, value in each.items()}
     assert again["shards"] > 0.9
     assert abs(again["random"]) < 0.1
     for name in ("sequential", "shards", "windowed", "quasi_random"):
         assert each[name]["block loads"] == 40, name
         assert each[name]["read"] == pytest.approx(1)
     assert each["random"]["read"] > 10
-    assert each["random"]["bytes read"] == pytest.approx(each["random"]["read"] * found["bytes"], rel=1e-6)
+    assert each["random"]["bytes read"] == pytest.approx(each["random"]["read"] * result["bytes"], rel=1e-6)
     assert each["shards"]["blocks per batch"] < 3 < each["quasi_random"]["blocks per batch"] <= 24
-    for one in each.values():
-        assert one["samples/s"]["best"] >= one["samples/s"]["median"] > 0
-        assert len(one["autocorrelation"]["samples"]) == 8
+    for value in each.values():
+        assert value["samples/s"]["best"] >= value["samples/s"]["median"] > 0
+        assert len(value["autocorrelation"]["samples"]) == 8
 
 
 def test_advice_follows_the_numbers(sorted_by_label: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,27 +212,27 @@ def test_without_labels_the_places_are_judged(tmp_path: Path, capsys: pytest.Cap
     with bp.create(tmp_path / "t.parquet", {"x": bp.Float()}, row_group_size=160) as out:
         for row in range(0, N, 20):
             out.append(bp.Columns(x=np.arange(row, row + 20, dtype=np.float64)))
-    found = run_json(capsys, tmp_path / "t.parquet", "--cache", 40)
-    assert found["label"] is None
-    assert found["orders"]["random"]["label entropy"] is None
-    assert found["orders"]["random"]["autocorrelation"]["labels"] is None
-    assert found["orders"]["shards"]["autocorrelation"]["samples"][0] > 0.9
-    assert found["advice"].startswith("quasi_random: it mixes the samples")
+    result = run_json(capsys, tmp_path / "t.parquet", "--cache", 40)
+    assert result["label"] is None
+    assert result["orders"]["random"]["label entropy"] is None
+    assert result["orders"]["random"]["autocorrelation"]["labels"] is None
+    assert result["orders"]["shards"]["autocorrelation"]["samples"][0] > 0.9
+    assert result["advice"].startswith("quasi_random: it mixes the samples")
 
 
 def test_a_format_without_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.zeros((300, 4), np.float32))
-    found = run_json(capsys, tmp_path / "x.npy")
-    assert list(found["orders"]) == ["sequential", "windowed", "random"]
-    assert found["blocks"] is None
-    assert found["bytes"] == 300 * 16
-    assert all(one["read"] == 1 and one["block loads"] is None for one in found["orders"].values())
-    assert "names no blocks" in found["advice"]
+    result = run_json(capsys, tmp_path / "x.npy")
+    assert list(result["orders"]) == ["sequential", "windowed", "random"]
+    assert result["blocks"] is None
+    assert result["bytes"] == 300 * 16
+    assert all(value["read"] == 1 and value["block loads"] is None for value in result["orders"].values())
+    assert "names no blocks" in result["advice"]
     assert main(["bench", "shuffle", str(tmp_path / "x.npy"), *QUICK]) == 0
     assert "no blocks are named" in capsys.readouterr().out
-    found = run_json(capsys, tmp_path / "x.npy", "--block", 30)
-    assert tuple(found["orders"]) == shuffle.ORDERS
-    assert found["blocks"] == 10
+    result = run_json(capsys, tmp_path / "x.npy", "--block", 30)
+    assert tuple(result["orders"]) == shuffle.ORDERS
+    assert result["blocks"] == 10
 
 
 def test_which_field_has_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,9 +242,9 @@ def test_which_field_has_the_labels(tmp_path: Path, capsys: pytest.CaptureFixtur
         for number in range(64):
             out.append({"cls": number // 16, "kind": "ab"[number % 2], "weight": 1.0})
     assert (run_json(capsys, path)["label"], run_json(capsys, path)["classes"]) == ("cls", 4)
-    found = run_json(capsys, path, "--label", "kind")
-    assert (found["classes"], found["label entropy"]) == (2, 1)
-    assert found["orders"]["sequential"]["autocorrelation"]["labels"][:2] == pytest.approx([-1, 1], abs=0.05)
+    result = run_json(capsys, path, "--label", "kind")
+    assert (result["classes"], result["label entropy"]) == (2, 1)
+    assert result["orders"]["sequential"]["autocorrelation"]["labels"][:2] == pytest.approx([-1, 1], abs=0.05)
     assert main(["bench", "shuffle", str(path), "--label", "weight"]) == 2
     assert "field 'weight'" in capsys.readouterr().err
     named = {"other": bp.Int(), "label": bp.Int(), "species": bp.Int(names=("a", "b"))}
@@ -266,7 +266,7 @@ def test_text_limit_and_fields(sorted_by_label: Path, capsys: pytest.CaptureFixt
     assert max(map(len, text.splitlines()[3:-2])) <= 80
 
 
-LONGER = [pytest.param(one, marks=pytest.mark.exhaustive) for one in ("svg", "pdf")]
+LONGER = [pytest.param(text, marks=pytest.mark.exhaustive) for text in ("svg", "pdf")]
 
 
 @pytest.mark.parametrize("suffix", ["png", *LONGER])
@@ -279,11 +279,11 @@ def test_figure(
     assert f"wrote {target}" in capsys.readouterr().out
     content = target.read_bytes()
     assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
-    assert [one.name for one in tmp_path.iterdir()] == [target.name]
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--batch-size 0", "--batch-size is at least 1"),
         ("--window 0", "--window"),
@@ -302,10 +302,10 @@ def test_figure(
     ],
 )
 def test_wrong_use(
-    options: str, said: str, sorted_by_label: Path, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, sorted_by_label: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "shuffle", str(sorted_by_label), *QUICK, *options.split()]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_no_matplotlib_is_said_before_the_work(
@@ -361,7 +361,7 @@ def test_the_guide_is_true() -> None:
     told = set(re.findall(r"^\| `(--[\w-]+)", text.partition("## Options")[2], re.MULTILINE)) | {"--seconds"}
     parser = argparse.ArgumentParser()
     shuffle.add_args(parser)
-    have = {one for action in parser._actions for one in action.option_strings if one.startswith("--")}
+    have = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
     assert told - {"--json"} == have - {"--help", "--format", "--option", "--quiet", "--skip", "--where"}
 
 
@@ -372,4 +372,4 @@ def test_deviation_and_runs_of_a_source() -> None:
     here = np.array([True, False, True, True, True, False])
     np.testing.assert_allclose(quality.share_deviation(here, 0.5), [0.5, 0, 0.5, 1, 1.5, 1])
     np.testing.assert_allclose(quality.share_deviation(here, np.array([1.0, 0, 1, 1, 1, 0])), 0)
-    assert [quality.longest_run(one) for one in (here, ~here, here & False)] == [3, 1, 0]
+    assert [quality.longest_run(item) for item in (here, ~here, here & False)] == [3, 1, 0]

@@ -55,11 +55,11 @@ def test_info_shows_objects_and_limit(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows[0].split() == ["s3://b/train-0.tar", "20.0", "kB", "20.0", "kB", "(100%)", "2"]
     assert rows[1].split() == ["s3://b/train-1.tar", "40.0", "kB", "20.0", "kB", "(50%)", "2"]
     assert rows[2].startswith("unknown (")
-    found = run_json(capsys, "cache", "info", "--cache", tmp_path / "cache")
-    assert found["bytes"] == cache.info().bytes
-    assert (found["folder"], found["limit"], found["blocks"]) == (str(tmp_path / "cache"), 5_000_000, 6)
-    assert [one["url"] for one in found["objects"]] == ["s3://b/train-0.tar", "s3://b/train-1.tar", None]
-    assert found["objects"][1]["bytes"] == 20_000
+    result = run_json(capsys, "cache", "info", "--cache", tmp_path / "cache")
+    assert result["bytes"] == cache.info().bytes
+    assert (result["folder"], result["limit"], result["blocks"]) == (str(tmp_path / "cache"), 5_000_000, 6)
+    assert [row["url"] for row in result["objects"]] == ["s3://b/train-0.tar", "s3://b/train-1.tar", None]
+    assert result["objects"][1]["bytes"] == 20_000
     assert "… and 2 smaller ones" in said(capsys, "cache", "info", "-n", 1, "--cache", tmp_path / "cache")
 
 
@@ -67,8 +67,8 @@ def test_info_shows_objects_and_limit(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_looking_makes_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     for folder in (tmp_path / "none", tmp_path):
         assert "nothing" in said(capsys, "cache", command, "--cache", folder)
-        found = run_json(capsys, "cache", command, "--cache", folder)
-        assert found["folder"] == str(folder)
+        result = run_json(capsys, "cache", command, "--cache", folder)
+        assert result["folder"] == str(folder)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_clear(
 ) -> None:
     cache = filled(tmp_path)
     text = said(capsys, "cache", "clear", *urls, "--cache", tmp_path)
-    assert [one.url for one in cache.info().objects] == left
+    assert [item.url for item in cache.info().objects] == left
     assert ("removed" in text) == (len(left) < 3)
     # Its own limit is none of those who add.
     assert cache.info().limit == 5_000_000
@@ -136,14 +136,14 @@ def test_writes_that_were_not_finished(tmp_path: Path, capsys: pytest.CaptureFix
     assert "not finished" not in said(capsys, "cache", "info", "--cache", cache)
     assert said(capsys, "cache", "clear", "--writes") == "there are no writes that were not finished\n"
     # Nothing is reached for what was written with a password.
-    folders = [left(f"https://user:secret@127.0.0.1:1/{one}.beton", state=one == "a") for one in "ab"]
+    folders = [left(f"https://user:secret@127.0.0.1:1/{item}.beton", state=item == "a") for item in "ab"]
     text = said(capsys, "cache", "info", "--cache", cache)
     assert "secret" not in text
     rows = [line for line in text.splitlines() if line.startswith("https://127.0.0.1:1/")]
     assert sorted(row.split("kB")[1].strip() for row in rows) == ["can be resumed", "cannot be resumed"]
-    found = run_json(capsys, "cache", "info", "--cache", cache)["writes"]
-    assert {one["folder"] for one in found} == set(map(str, folders))
-    assert all(one["bytes"] >= 5000 and not one["busy"] for one in found)
+    result = run_json(capsys, "cache", "info", "--cache", cache)["writes"]
+    assert {row["folder"] for row in result} == set(map(str, folders))
+    assert all(row["bytes"] >= 5000 and not row["busy"] for row in result)
     assert main(["cache", "clear", "--writes", "s3://b/a"]) == 2
     assert "takes no URL" in capsys.readouterr().err
     assert said(capsys, "cache", "clear", "--writes").count("removed") == 2
@@ -185,10 +185,10 @@ def test_warm_fetches_every_block_once(
     url = stored(bucket, tmp_path, "a.tfrecord")
     size = (tmp_path / "a.tfrecord").stat().st_size
     count = -(-size // parts)
-    found = warm(capsys, proxy, tmp_path / "cache", url)
+    actual = warm(capsys, proxy, tmp_path / "cache", url)
     # Opening it for the first time reads it whole, and so some of it is there already.
-    assert found.pop("fetched") <= size
-    assert found == {"folder": str(tmp_path / "cache"), "objects": 1, "blocks": count, "bytes": size}
+    assert actual.pop("fetched") <= size
+    assert actual == {"folder": str(tmp_path / "cache"), "objects": 1, "blocks": count, "bytes": size}
     (held,) = run_json(capsys, "cache", "info", "--cache", tmp_path / "cache")["objects"]
     assert (held["url"], held["size"], held["bytes"], held["blocks"]) == (url, size, size, count)
     # What is there is not fetched again; what is not is.
@@ -222,7 +222,7 @@ def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[Request]:
         for batch in batchplant.Loader(reader, 4, order=order):
             data, _ = batch["x"]
             seen += batch["n"].tolist()
-            assert data.tobytes() == b"".join(np.random.default_rng(one).bytes(EACH) for one in batch["n"])
+            assert data.tobytes() == b"".join(np.random.default_rng(item).bytes(EACH) for item in batch["n"])
         assert sorted(seen) == list(range(SAMPLES))
         return proxy.requests[before:]
 

@@ -114,7 +114,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     code, listed = run_json(capsys, "formats")
     assert code == 0
     assert isinstance(listed, list)
-    assert {"beton", "npy", "npz", "imagefolder"} <= {one["name"] for one in listed}
+    assert {"beton", "npy", "npz", "imagefolder"} <= {row["name"] for row in listed}
     assert main(["formats"]) == 0
     assert "batchplant[arrow]" in capsys.readouterr().out
     assert main(["formats", "beton"]) == 0
@@ -126,33 +126,33 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
 def test_info(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(dataset)]) == 0
     text = capsys.readouterr().out
-    for said in ("beton", "12", "'cat', 'dog', 'emu'", "height 40–51", "12 jpeg", "9 missing"):
-        assert said in text
-    code, found = run_json(capsys, "info", dataset)
+    for item in ("beton", "12", "'cat', 'dog', 'emu'", "height 40–51", "12 jpeg", "9 missing"):
+        assert item in text
+    code, result = run_json(capsys, "info", dataset)
     assert code == 0
-    assert isinstance(found, dict)
-    assert found["samples"] == 12
-    assert found["fields"]["image"]["height"] == {"min": 40, "median": 45.5, "mean": 45.5, "max": 51}
-    assert found["fields"]["label"]["values"]["max"] == 2
+    assert isinstance(result, dict)
+    assert result["samples"] == 12
+    assert result["fields"]["image"]["height"] == {"min": 40, "median": 45.5, "mean": 45.5, "max": 51}
+    assert result["fields"]["label"]["values"]["max"] == 2
 
 
 def test_where(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--where", "label == 'emu' and text != 'sample № 2'")
     code, shown = run_json(capsys, "head", dataset, "--fields", "label", *where)
     assert (code, shown) == (0, [{"sample": number, "label": 2} for number in range(3)])
-    code, found = run_json(capsys, "info", dataset, *where)
-    assert isinstance(found, dict)
-    assert (code, found["samples"], found["facts"]["filter"]) == (0, 3, where[1])
-    code, found = run_json(capsys, "verify", dataset, *where, "--decode")
-    assert isinstance(found, dict)
-    assert (code, found["samples"]) == (0, 3)
+    code, result = run_json(capsys, "info", dataset, *where)
+    assert isinstance(result, dict)
+    assert (code, result["samples"], result["facts"]["filter"]) == (0, 3, where[1])
+    code, result = run_json(capsys, "verify", dataset, *where, "--decode")
+    assert isinstance(result, dict)
+    assert (code, result["samples"]) == (0, 3)
     assert main(["convert", str(dataset), str(tmp_path / "b.npz"), "--fields", "label", *where]) == 0
     with batchplant.open(tmp_path / "b.npz") as converted:
         assert [sample["label"] for sample in converted] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("label = 'cat'", "column 7 of the filter \"label = 'cat'\": write == for ="),
         ("lable == 1", "(did you mean label?)"),
@@ -161,11 +161,11 @@ def test_where(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 )
 @pytest.mark.parametrize("command", ["head", "info", "verify"])
 def test_a_wrong_filter_is_one_line(
-    command: str, where: str, said: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+    command: str, where: str, message: str, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, str(dataset), "--where", where]) == 2
     text = capsys.readouterr().err
-    assert said in text
+    assert message in text
     assert text.count("\n") == 1
 
 
@@ -204,10 +204,10 @@ def test_convert_with_options(dataset: Path, tmp_path: Path, capsys: pytest.Capt
     assert code == 0
     assert isinstance(done, dict)
     assert done["samples"] == 5
-    found = batchplant.open(target)
-    assert list(found.schema) == ["caption", "class"]
+    reader = batchplant.open(target)
+    assert list(reader.schema) == ["caption", "class"]
     order = batchplant.order.random(12, seed=3, epoch=0)[:5]
-    assert [sample["caption"] for sample in found] == [f"sample № {number}" for number in order]
+    assert [sample["caption"] for sample in reader] == [f"sample № {number}" for number in order]
     assert main(["verify", str(target), "--quiet"]) == 0
     assert "checksums" in capsys.readouterr().out
 
@@ -238,10 +238,10 @@ def test_verify_says_what_it_did_and_what_it_left(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().out
     assert printed.count("it differs from") == 21
     assert f"note: it differs from {second} in 20 cells of the first 20 samples" in printed
-    code, found = run_json(capsys, "verify", first, "--against", second, "--differences", "0")
-    assert (code, len(found["problems"]), found["remarks"]) == (1, 40, [])
-    code, found = run_json(capsys, "verify", first, "--against", second, "--most", "3")
-    assert (len(found["problems"]), found["remarks"][-1:]) == (
+    code, result = run_json(capsys, "verify", first, "--against", second, "--differences", "0")
+    assert (code, len(result["problems"]), result["remarks"]) == (1, 40, [])
+    code, result = run_json(capsys, "verify", first, "--against", second, "--most", "3")
+    assert (len(result["problems"]), result["remarks"][-1:]) == (
         3,
         ["it stopped after 3 problems, at sample 2 of 40"],
     )
@@ -255,10 +255,10 @@ def test_verify_against(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFix
         for number, sample in enumerate(batchplant.open(other)):
             out.append({**sample, "text": "changed"} if number == 7 else sample)
     capsys.readouterr()
-    code, found = run_json(capsys, "verify", dataset, "--against", tmp_path / "wrong.npz")
+    code, result = run_json(capsys, "verify", dataset, "--against", tmp_path / "wrong.npz")
     assert code == 1
-    assert isinstance(found, dict)
-    assert [(one["sample"], one["field"]) for one in found["problems"]] == [(7, "text")]
+    assert isinstance(result, dict)
+    assert [(row["sample"], row["field"]) for row in result["problems"]] == [(7, "text")]
 
 
 def test_damage_is_found_and_named(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,9 +288,9 @@ WRONG_USE = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "said"), WRONG_USE, ids=[" ".join(case[0]) for case in WRONG_USE])
+@pytest.mark.parametrize(("argv", "text"), WRONG_USE, ids=[" ".join(case[0]) for case in WRONG_USE])
 def test_wrong_use_is_one_sentence_and_exit_code_2(
-    argv: list[str], said: str, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    argv: list[str], text: str, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -300,7 +300,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
         code = stopped.code
     assert code == 2
     message = capsys.readouterr().err
-    assert said in message
+    assert text in message
     assert "Traceback" not in message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.beton", "data.beton.crc"]
 
@@ -308,11 +308,11 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
 def test_errors_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.beton"
     broken.write_bytes(b"nothing")
-    code, found = run_json(capsys, "info", broken)
+    code, result = run_json(capsys, "info", broken)
     assert code == 1
-    assert isinstance(found, dict)
-    assert found["error"]["kind"] == "DamagedError"
-    assert found["error"]["path"] == str(broken)
+    assert isinstance(result, dict)
+    assert result["error"]["kind"] == "DamagedError"
+    assert result["error"]["path"] == str(broken)
 
 
 SLOW = """
@@ -348,10 +348,10 @@ def test_a_stopped_conversion_leaves_no_target_and_resumes(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=processes.PATIENCE)
+        _, output = process.communicate(timeout=processes.PATIENCE)
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     if number != signal.SIGKILL:
-        assert "--resume" in said
+        assert "--resume" in output
     assert not target.exists()
     assert main(["convert", str(source), str(target), "--resume", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -429,15 +429,15 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("option", "said"), OPTIONS)
+@pytest.mark.parametrize(("option", "text"), OPTIONS)
 def test_options_of_a_writer_are_checked(
-    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(9))
     pytest.importorskip("h5py")
     assert main(["convert", str(tmp_path / "a.npy"), str(tmp_path / "t.h5"), "--to-option", option]) == 2
     message = capsys.readouterr().err
-    assert said in message
+    assert text in message
     assert message.count("\n") == 1
     assert "fault of batchplant" not in message
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
@@ -467,12 +467,12 @@ def test_what_is_typed_becomes_what_the_option_is(format: str, typed: str, meant
 def test_no_option_of_any_format_ends_in_a_traceback() -> None:
     """Whatever is typed for an option, the answer is a conversion of its type or an OptionError."""
     taken, refused = 0, []
-    for one in all_formats().values():
-        for made in filter(None, (one.reader, one.writer)):
-            for name in own_options(made):
+    for entry in all_formats().values():
+        for item in filter(None, (entry.reader, entry.writer)):
+            for name in own_options(item):
                 for value in ("abc", "-1", "1e30", "9" * 30, "[1]", '{"a": 1}', "", "null", '["x", 1]'):
                     try:
-                        assert list(accept(one.name, made, {name: Typed(value)})) == [name]
+                        assert list(accept(entry.name, item, {name: Typed(value)})) == [name]
                         taken += 1
                     except batchplant.OptionError as error:
                         refused.append((name, str(error)))
@@ -508,9 +508,9 @@ NEAR = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("argv", "said"), NEAR, ids=[" ".join(case[0]) for case in NEAR])
+@pytest.mark.parametrize(("argv", "text"), NEAR, ids=[" ".join(case[0]) for case in NEAR])
 def test_names_like_the_wrong_one_are_told(
-    argv: list[str], said: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], text: str, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         code = main([part.format(data=dataset) for part in argv])
@@ -518,7 +518,7 @@ def test_names_like_the_wrong_one_are_told(
         code = stopped.code
     assert code == 2
     message = capsys.readouterr().err
-    assert said in message
+    assert text in message
     assert message.startswith("batchplant: ")
     assert message.count("\n") == 1
 
@@ -562,10 +562,10 @@ def test_an_error_that_is_not_ours_is_one_line(
         raise KeyError("a\nb")
 
     monkeypatch.setattr(importlib.import_module("batchplant.cli.info"), "run", fail)
-    code, found = run_json(capsys, "info", dataset)
+    code, result = run_json(capsys, "info", dataset)
     assert code == 2
-    assert isinstance(found, dict)
-    assert found["error"]["kind"] == "KeyError"
+    assert isinstance(result, dict)
+    assert result["error"]["kind"] == "KeyError"
     assert main(["info", str(dataset)]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -584,8 +584,8 @@ def test_what_the_system_refuses_is_one_line(
 
     monkeypatch.setattr(importlib.import_module("batchplant.cli.info"), "run", fail)
     assert main(["info", str(dataset)]) == 2
-    said = {"a: Permission denied", "out of memory: of 9 GiB"}
-    assert capsys.readouterr().err.removeprefix("batchplant: ").rstrip() in said
+    output = {"a: Permission denied", "out of memory: of 9 GiB"}
+    assert capsys.readouterr().err.removeprefix("batchplant: ").rstrip() in output
 
 
 def test_outputs_that_cannot_be_written(table: Path) -> None:
@@ -605,7 +605,7 @@ def test_new_users_mistakes(tmp_path: Path, table: Path, capsys: pytest.CaptureF
     mixed.mkdir()
     np.save(mixed / "a.npy", np.arange(3))
     np.savez(mixed / "b.npz", x=np.arange(3))
-    for argv, said in (
+    for argv, text in (
         (["info", tmp_path / "empty"], "the file is empty"),
         (["info", mixed], "several formats (npy, npz)"),
         (["convert", table, tmp_path / "out"], "give the name a suffix"),
@@ -614,7 +614,7 @@ def test_new_users_mistakes(tmp_path: Path, table: Path, capsys: pytest.CaptureF
         (["head", table, "-n", "-2", "--start", "1"], "does not go with --start"),
     ):
         assert main([*map(str, argv)]) == 2
-        assert said in capsys.readouterr().err
+        assert text in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["convert", str(table), str(tmp_path / "x.npz"), str(table), str(mixed)])
     assert "put quotes around a glob" in capsys.readouterr().err
@@ -661,7 +661,7 @@ def test_head_shows_the_last(table: Path, dataset: Path, capsys: pytest.CaptureF
     code, shown = run_json(capsys, "head", table, "-n", "-2")
     assert code == 0
     assert isinstance(shown, list)
-    assert [one["sample"] for one in shown] == [1, 2]
+    assert [row["sample"] for row in shown] == [1, 2]
     code, shown = run_json(capsys, "head", table, "-n", "-9")
     assert isinstance(shown, list)
     assert len(shown) == 3
@@ -694,14 +694,14 @@ def mixture(tmp_path: Path) -> Path:
 def test_head_tells_what_values_are(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["head", str(mixture), "-n", "1"]) == 0
     text = capsys.readouterr().out
-    for said in (
+    for item in (
         "60×40 L mask 4 classes: 0 59%, 1 16%, 2 16%, 255 10%",
         "32.0 kB wav, 16,000 Hz, 2 channels, 0.50 s",
         "min 1, mean 3, max 5, 1 NaN",
         "maybe           0.1\n",
         "2024-05-01 12:30:00.5\n",
     ):
-        assert said in text
+        assert item in text
     assert "\x1b" not in text
     code, shown = run_json(capsys, "head", mixture, "-n", "1")
     assert code == 0
@@ -716,11 +716,11 @@ def test_head_tells_what_values_are(mixture: Path, capsys: pytest.CaptureFixture
 def test_info_tells_what_values_are(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(mixture)]) == 0
     text = capsys.readouterr().out
-    for said in (
+    for item in (
         "16000 Hz", "2 channels", "0.50 s to 1.50 s, mean 1.00 s", "1 to 5, mean 3, 3 NaN",
         "1 missing\n", "0.1 to 0.1, mean 0.1", "2024-05-01 12:30:00.5 to 2024-05-03 12:30:00.5",
     ):  # fmt: skip
-        assert said in text
+        assert item in text
     assert "\x1b" not in text
 
 
@@ -794,9 +794,9 @@ def test_resume_is_named_only_where_there_is_a_state(
     monkeypatch.setattr(importlib.import_module("batchplant.cli.convert"), "convert", stop)
     target = tmp_path / "t.npz"
     assert main(["convert", "a", str(target)]) == 130
-    said = capsys.readouterr().err
-    assert "nothing is kept" in said
-    assert "--resume" not in said
+    output = capsys.readouterr().err
+    assert "nothing is kept" in output
+    assert "--resume" not in output
     # Several processes write one file as shards, too.
     for sharded in (False, True):
         hidden = partial_folder(str(target), sharded=sharded)

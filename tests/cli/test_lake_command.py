@@ -44,7 +44,7 @@ def older(path, state):
 
 
 def data_files(path):
-    return sorted(str(one) for one in Path(path).rglob("*.parquet"))
+    return sorted(str(item) for item in Path(path).rglob("*.parquet"))
 
 
 def after(seconds, monkeypatch):
@@ -59,19 +59,19 @@ def after(seconds, monkeypatch):
 def test_history(path, capsys):
     write(path, range(3))
     write(path, range(2), mode="append")
-    found = lake.history(path)
-    assert [one.rows for one in found[:2]] in ([2, 3], [None, None])
-    assert [one.current for one in found] == [True, *[False] * (len(found) - 1)]
-    assert found == sorted(found, key=lambda one: one.at, reverse=True)
-    assert older(path, found[1]) == [0, 1, 2]
+    actual = lake.history(path)
+    assert [item.rows for item in actual[:2]] in ([2, 3], [None, None])
+    assert [item.current for item in actual] == [True, *[False] * (len(actual) - 1)]
+    assert actual == sorted(actual, key=lambda item: item.at, reverse=True)
+    assert older(path, actual[1]) == [0, 1, 2]
     assert main(["lake", "history", path]) == 0
-    said = capsys.readouterr().out
-    assert str(found[0].id) in said
-    assert said.splitlines()[1].startswith("*")
+    output = capsys.readouterr().out
+    assert str(actual[0].id) in output
+    assert output.splitlines()[1].startswith("*")
     assert main(["lake", "history", path, "--json", "-n", "1"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [one["id"] for one in said["states"]] == [found[0].id]
-    assert said["states"][0]["current"] is True
+    output = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in output["states"]] == [actual[0].id]
+    assert output["states"][0]["current"] is True
 
 
 def test_what_is_no_table(tmp_path, capsys):
@@ -135,10 +135,10 @@ def test_vacuum_removes_what_no_state_needs(path, capsys):
     [first] = data_files(path)
     write(path, [2], mode="overwrite")
     assert main(["lake", "vacuum", path, "--dry-run", "--older-than", "0", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["removed"] is False
-    assert said["bytes"] >= os.path.getsize(first)
-    assert os.path.basename(first) in " ".join(said["files"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["removed"] is False
+    assert answer["bytes"] >= os.path.getsize(first)
+    assert os.path.basename(first) in " ".join(answer["files"])
     assert older(path, old) == [1]
     assert main(["lake", "vacuum", path, "--older-than", "0", "--yes"]) == 0
     assert "removed" in capsys.readouterr().out
@@ -154,8 +154,8 @@ def test_vacuum_keeps_what_a_reader_may_have_open(path):
     write(path, [1])
     old = lake.history(path)[0]
     write(path, [2], mode="overwrite")
-    found = lake.vacuum(path)
-    assert (found.files, found.states, found.done) == ([], [], True)
+    result = lake.vacuum(path)
+    assert (result.files, result.states, result.done) == ([], [], True)
     assert older(path, old) == [1]
 
 
@@ -191,12 +191,12 @@ def test_strays_of_killed_writers_go_when_they_are_old(path):
     [file] = data_files(path)
     folder = os.path.dirname(file)
     young, old = (os.path.join(folder, name) for name in ("young.parquet", "old.parquet"))
-    for one in (young, old):
-        Path(one).write_bytes(b"x" * 10)
+    for item in (young, old):
+        Path(item).write_bytes(b"x" * 10)
     os.utime(old, (time.time() - 10 * 86400,) * 2)
-    found = lake.vacuum(path, older_than=datetime.timedelta(days=7))
-    assert [os.path.basename(one) for one in found.files] == ["old.parquet"]
-    assert found.bytes == 10
+    result = lake.vacuum(path, older_than=datetime.timedelta(days=7))
+    assert [os.path.basename(file) for file in result.files] == ["old.parquet"]
+    assert result.bytes == 10
     assert os.path.exists(young)
     assert not os.path.exists(old)
     assert read(path) == [1]
@@ -208,9 +208,9 @@ def test_what_somebody_else_put_there_stays(path):
     mine = os.path.join(os.path.dirname(data_files(path)[0]), "mine.txt")
     Path(mine).write_text("notes")
     os.utime(mine, (time.time() - 10 * 86400,) * 2)
-    found = lake.vacuum(path, older_than=NOW)
-    assert any(one.endswith(".parquet") for one in found.files)
-    assert not any(one.endswith(".txt") for one in found.files)
+    result = lake.vacuum(path, older_than=NOW)
+    assert any(file.endswith(".parquet") for file in result.files)
+    assert not any(file.endswith(".txt") for file in result.files)
     assert Path(mine).read_text() == "notes"
     assert len(data_files(path)) == 1
 
@@ -229,9 +229,9 @@ def test_tags_and_what_was_current_lately_stay(tmp_path, monkeypatch):
     write(path, [3], mode="overwrite")
     # The middle one is long over, by a clock that is ahead.
     after(30 * 86400, monkeypatch)
-    found = lake.vacuum(path, dry_run=True)
-    assert middle.id in found.states
-    assert tagged.id not in found.states
+    result = lake.vacuum(path, dry_run=True)
+    assert middle.id in result.states
+    assert tagged.id not in result.states
     lake.vacuum(path)
     assert read(path, ref="release") == [1]
     assert read(path) == [3]
@@ -247,10 +247,10 @@ def test_a_table_may_keep_more(tmp_path, monkeypatch):
         write(path, [n], mode="overwrite")
     with writable(path) as table, table.transaction() as change:
         change.set_properties({"history.expire.min-snapshots-to-keep": "3"})
-    kept = [one.id for one in lake.history(path)][:3]
+    kept = [item.id for item in lake.history(path)][:3]
     after(30 * 86400, monkeypatch)
     assert not set(kept) & set(lake.vacuum(path).states)
-    assert [one.id for one in lake.history(path)][:3] == kept
+    assert [item.id for item in lake.history(path)][:3] == kept
 
 
 def test_a_damaged_table_loses_nothing(tmp_path):
@@ -273,13 +273,13 @@ def test_compact(path, capsys):
         write(path, range(10 * n, 10 * n + 10), mode="append")
     old = lake.history(path)[0]
     assert main(["lake", "compact", path, "--dry-run", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["removed"], said["added"], said["done"]) == (6, 1, False)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["removed"], answer["added"], answer["done"]) == (6, 1, False)
     assert main(["lake", "compact", path, "--quiet"]) == 0
     assert "6 files" in capsys.readouterr().out
     with bp.open(path) as reader:
         assert reader.facts()["files"] == 1
-        assert sorted(one["n"] for one in reader) == [*range(60)]
+        assert sorted(sample["n"] for sample in reader) == [*range(60)]
         assert reader.schema == bp.Schema(SCHEMA)
     assert sorted(older(path, old)) == [*range(60)]
     # There is nothing more to do.
@@ -310,11 +310,11 @@ def test_compact_by_partitions(tmp_path):
     for n in range(3):
         rows = pa.table({"n": [n, n + 10], "p": ["a", "b"]})
         deltalake.write_deltalake(path, rows, mode="append", partition_by=["p"])
-    found = lake.compact(path, dry_run=True)
-    assert (found.removed, found.added) == (6, 2)
+    result = lake.compact(path, dry_run=True)
+    assert (result.removed, result.added) == (6, 2)
     assert lake.compact(path).added == 2
     with bp.open(path) as reader:
-        assert {(one["n"], one["p"]) for one in reader} == {
+        assert {(sample["n"], sample["p"]) for sample in reader} == {
             (n + 10 * (p == "b"), p) for n in range(3) for p in "ab"
         }
 
@@ -380,7 +380,7 @@ def test_a_table_by_its_name(catalog, tmp_path, capsys, monkeypatch):
     assert read(url) == [1, 2, 1, 2]
     assert lake.vacuum(url, older_than=NOW).done
     assert read(url) == [1, 2, 1, 2]
-    assert [one for one in os.listdir(tmp_path) if one.endswith(".partial")] == []
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".partial")] == []
     from pyiceberg.catalog import load_catalog
 
     assert load_catalog(catalog).load_table("logs.events").scan().to_arrow()["n"].to_pylist() == [1, 2, 1, 2]

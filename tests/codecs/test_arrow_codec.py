@@ -152,8 +152,8 @@ ODD = [
 
 @pytest.mark.parametrize(("array", "field", "values"), ODD, ids=[str(array.type) for array, *_ in ODD])
 def test_types_of_others(array, field, values):
-    found, have = infer(array)
-    assert found == field
+    actual, have = infer(array)
+    assert actual == field
     if values is None:
         arrays = isinstance(field, bp.Tensor)
         values = [np.asarray(v, field.dtype) if arrays and v is not None else v for v in array.to_pylist()]
@@ -295,8 +295,8 @@ def test_what_arrow_cannot_hold():
     schema = Schema({"t": bp.Text(), "d": bp.Tensor("datetime64[D]")})
     days = np.array([0, 2**40, 1], "M8[D]")
     text = Ragged.from_cells([b"\xff", b"fine", "ß".encode()[1:]])
-    found = unfit(schema, Columns(t=text, d=days))
-    assert {row: error.field for row, error in found.items()} == {0: "t", 1: "d", 2: "t"}
+    result = unfit(schema, Columns(t=text, d=days))
+    assert {row: error.field for row, error in result.items()} == {0: "t", 1: "d", 2: "t"}
     # One character over two cells.
     assert set(unfit(schema, Columns(t=Ragged.from_cells([b"\xc3", b"\x9f"]), d=days[:1].repeat(2)))) == {
         0,
@@ -343,10 +343,10 @@ def ints(*values):
 
 
 def pieces_of(data, offsets=None):
-    made = _native.Pieces(len(data))
-    for number, one in enumerate(data):
-        made.put(number, one, None if offsets is None else offsets[number])
-    return made
+    pieces = _native.Pieces(len(data))
+    for number, item in enumerate(data):
+        pieces.put(number, item, None if offsets is None else offsets[number])
+    return pieces
 
 
 def test_cells_of_several_pieces():
@@ -399,16 +399,16 @@ def test_pieces_of_numbers(sizes, data):
     some = data.draw(st.lists(st.integers(0, max(0, int(starts[-1]) - 1)), max_size=9 if starts[-1] else 0))
     piece, row = _native.pieces_of(starts, ints(*some))
     assert (starts[piece] + row).tolist() == some
-    assert all(0 <= at < sizes[one] for one, at in zip(piece, row, strict=True))
+    assert all(0 <= at < sizes[item] for item, at in zip(piece, row, strict=True))
     with pytest.raises(IndexError):
         _native.pieces_of(starts, ints(-1))
 
 
 @given(st.lists(st.integers(-5, 5)))
 def test_distinct_numbers(numbers):
-    found, places = _native.distinct(ints(*numbers))
+    result, places = _native.distinct(ints(*numbers))
     want, back = np.unique(ints(*numbers), return_inverse=True)
-    assert (found, places.tolist()) == (want.tolist(), back.tolist())
+    assert (result, places.tolist()) == (want.tolist(), back.tolist())
 
 
 @given(
@@ -441,16 +441,16 @@ def test_what_hugging_face_says_of_values_in_lists_and_structs():
     boxes = pa.struct([("label", pa.int64()), ("at", pa.timestamp("us"))])
     types = [("boxes", pa.list_(boxes)), ("photos", pa.list_(FILE)), ("nonsense", pa.list_(pa.string()))]
     note = json.dumps({"info": {"features": features}}).encode()
-    found = schema_of(pa.schema(types, metadata={b"huggingface": note}), nulls=[])
+    result = schema_of(pa.schema(types, metadata={b"huggingface": note}), nulls=[])
     names = bp.Int(names=("cat", "dog"), optional=True)
     inside = bp.Struct({"label": names, "at": bp.Time("us", optional=True)}, optional=True)
-    assert dict(found) == {
+    assert dict(result) == {
         "boxes": bp.List(inside),
         "photos": bp.List(bp.Image(mode=None, optional=True)),
         "nonsense": bp.List(bp.Text(optional=True)),
     }
     photos = pa.array([[{"bytes": png(4, 5), "path": None}, None]], pa.list_(FILE))
-    [value] = decoded(found["photos"], column_of(found["photos"], photos), 1)
+    [value] = decoded(result["photos"], column_of(result["photos"], photos), 1)
     assert value[0].shape == (4, 5)
     assert value[1] is None
 
@@ -512,7 +512,7 @@ class TestBuffers:
     @given(st.lists(st.none() | st.booleans(), max_size=40), st.integers(0, 10))
     def test_what_is_there(self, values, first):
         part = pa.array(values, pa.bool_())[first:]
-        assert valid_of(part).tolist() == [one is not None for one in values[first:]]
+        assert valid_of(part).tolist() == [value is not None for value in values[first:]]
 
     def test_first_batches_do_not_import_pandas(self, tmp_path):
         """Where it is installed, that takes longer than the batch."""
@@ -548,5 +548,5 @@ for order in ("sequential", "quasi_random", "random"):
 assert "pyarrow" in sys.modules
 print("pandas" in sys.modules)
 """
-        said = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
-        assert said.stdout.strip() == "False", said.stderr
+        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+        assert done.stdout.strip() == "False", done.stderr

@@ -64,7 +64,7 @@ def encoded(encoding: str, frames: int = 40_000, rate: int = 16000) -> bytes:
 
 @pytest.fixture(scope="module")
 def sounds() -> dict[str, bytes]:
-    return {one: encoded(one) for one in ("wav", "flac", "ogg", "opus", "mp3")}
+    return {text: encoded(text) for text in ("wav", "flac", "ogg", "opus", "mp3")}
 
 
 # -- what others wrote ---------------------------------------------------------------------------------------
@@ -99,9 +99,9 @@ def test_golden_lossless(name: str) -> None:
     np.testing.assert_array_equal(sound.read(dtype="int16"), want)
     np.testing.assert_array_equal(sound.read(dtype="int32"), want.astype(np.int32) << 16)
     for dtype in ("float32", "float64"):
-        found = sound.read(dtype=dtype)
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, want / 32768)
+        result = sound.read(dtype=dtype)
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, want / 32768)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_golden_lossless(name: str) -> None:
     ],
 )
 def test_golden_lossy(name: str, skip: int, error: float) -> None:
-    found = golden(name).read(rate=16000)[skip:]
-    want = tone()[: len(found)] / 32768
-    assert np.abs(found[: len(want)] - want).max() < error
+    result = golden(name).read(rate=16000)[skip:]
+    want = tone()[: len(result)] / 32768
+    assert np.abs(result[: len(want)] - want).max() < error
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "vbr-untold.mp3"])
@@ -186,10 +186,10 @@ def test_windows_are_parts_of_the_whole(sounds: dict[str, bytes], encoding: str)
         *(rng.randrange(sound.frames) for _ in range(25)),
     ]
     for start in starts:
-        found = sound.read(start, 700)
+        result = sound.read(start, 700)
         # Their decoders round differently where they begin elsewhere: by the last bit of a float32.
         limit = 5e-7 if encoding in ("mp3", "opus") else 0
-        np.testing.assert_allclose(found, whole[start : start + 700], rtol=0, atol=limit)
+        np.testing.assert_allclose(result, whole[start : start + 700], rtol=0, atol=limit)
 
 
 def test_a_window_decodes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,9 +322,9 @@ def test_mp3_that_does_not_tell_its_length() -> None:
     sound = Sound(untold)
     assert soundfile.info(io.BytesIO(untold)).frames != sound.frames
     assert sound.frames >= 60_000
-    found = sound.read(dtype="int16")
-    assert len(found) == sound.frames
-    assert np.abs(found[20_000:29_000].astype(int)).mean() > 1000 > 10 > np.abs(found[45_000:]).mean()
+    result = sound.read(dtype="int16")
+    assert len(result) == sound.frames
+    assert np.abs(result[20_000:29_000].astype(int)).mean() > 1000 > 10 > np.abs(result[45_000:]).mean()
     tail = b"TAG" + bytes(125)
     assert Sound(untold + tail).frames == sound.frames
     assert Sound(b"ID3\x04\0\0\0\0\0\x0a" + bytes(10) + untold).frames == sound.frames
@@ -416,10 +416,10 @@ def test_every_truncation(name: str) -> None:
     assert whole is not None
     step = max(1, len(data) // 400)
     for length in [*range(0, len(data), step), len(data) - 1]:
-        found = survives(data[:length])
-        if found is not None:
+        result = survives(data[:length])
+        if result is not None:
             # Behind the last sample there may be something that nobody misses.
-            np.testing.assert_array_equal(found, whole)
+            np.testing.assert_array_equal(result, whole)
             assert length > 0.85 * len(data)
 
 
@@ -427,14 +427,14 @@ def test_every_truncation(name: str) -> None:
 def test_random_flips(name: str) -> None:
     data = bytes(golden(name))
     rng = random.Random(name)
-    found = []
+    result = []
     for _ in range(150):
         bad = bytearray(data)
         for _ in range(rng.choice((1, 1, 4))):
             # The header more often than what follows.
             bad[rng.randrange(rng.choice((60, len(bad))))] = rng.randrange(256)
-        found.append(survives(bytes(bad)))
-    assert any(one is None for one in found)
+        result.append(survives(bytes(bad)))
+    assert any(item is None for item in result)
 
 
 def test_flips_in_flac_and_ogg_are_found() -> None:
@@ -459,7 +459,7 @@ def wav_header(*, code: int = 1, channels: int = 1, rate: int = 8000, bits: int 
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (wav_header(size=1 << 30), "take 1073741824 bytes, and 4 are there"),
         (wav_header(channels=0), "0 channels"),
@@ -472,8 +472,8 @@ def wav_header(*, code: int = 1, channels: int = 1, rate: int = 8000, bits: int 
         (b"some text", "not a sound"),
     ],
 )
-def test_hostile_wav(data: bytes, said: str) -> None:
-    with pytest.raises(bp.DecodeError, match=said):
+def test_hostile_wav(data: bytes, message: str) -> None:
+    with pytest.raises(bp.DecodeError, match=message):
         Sound(data).read()
 
 
@@ -518,8 +518,8 @@ def test_no_frames() -> None:
     data[4] |= 0x80
     data[21] &= 0xF0
     data[22:26] = bytes(4)
-    found = survives(bytes(data))
-    assert found is None or found.shape == (0, 2)
+    result = survives(bytes(data))
+    assert result is None or result.shape == (0, 2)
 
 
 def test_threads(sounds: dict[str, bytes]) -> None:
@@ -555,8 +555,8 @@ def test_fork_while_others_open(sounds: dict[str, bytes]) -> None:
 
 KEEPERS = [
     name
-    for name, one in registry.all_formats().items()
-    if one.writer is not None and one.refuses(bp.Audio("flac", rate=16000)) is None
+    for name, spec in registry.all_formats().items()
+    if spec.writer is not None and spec.refuses(bp.Audio("flac", rate=16000)) is None
 ]
 
 
@@ -568,18 +568,18 @@ def test_every_format_keeps_sounds(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{next(iter(registry.get_format(name).suffixes), '')}"
     try:
         with bp.create(path, schema, format=name) as out:
-            for number, one in enumerate(data):
-                out.append({"sound": one, "n": number})
+            for number, value in enumerate(data):
+                out.append({"sound": value, "n": number})
         reader = bp.open(path, format=name, **OPEN.get(name, {}))
     except bp.MissingLibraryError as error:
         pytest.skip(str(error))
     with reader:
         assert reader.schema["sound"] == schema["sound"]
-        for number, one in enumerate(data):
-            found = reader[number]["sound"]
-            assert type(found) is Sound
-            assert found == one
-            assert found.rate == 16000
+        for number, item in enumerate(data):
+            actual = reader[number]["sound"]
+            assert type(actual) is Sound
+            assert actual == item
+            assert actual.rate == 16000
         assert bp.verify(reader, decode=True).problems == []
 
 
@@ -592,15 +592,15 @@ def test_values_of_audio_fields(tmp_path: Path) -> None:
         for value in values:
             out.append({"sound": value})
     with bp.open(tmp_path / "a.npz") as data:
-        found = [sample["sound"] for sample in data]
-    assert [one.encoding for one in found] == ["flac", "flac", "flac", "wav", "wav"]
-    assert [one.subtype for one in found[3:]] == ["PCM_16", "FLOAT"]
-    for one in found:
-        np.testing.assert_array_equal(one.read(dtype="int16"), tone())
+        result = [sample["sound"] for sample in data]
+    assert [item.encoding for item in result] == ["flac", "flac", "flac", "wav", "wav"]
+    assert [item.subtype for item in result[3:]] == ["PCM_16", "FLOAT"]
+    for item in result:
+        np.testing.assert_array_equal(item.read(dtype="int16"), tone())
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         (bp.Audio(rate=8000), (tone(), 16000), "rate 16000, and the field says 8000"),
         (bp.Audio(channels=1), (tone(), 16000), "channels 2, and the field says 1"),
@@ -609,8 +609,8 @@ def test_values_of_audio_fields(tmp_path: Path) -> None:
         (bp.Audio(), (tone(), 1, 2), "does not fit"),
     ],
 )
-def test_wrong_values(field: bp.Audio, value: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(bp.BatchplantError, match=said), bp.create(tmp_path / "a.npz", {"a": field}) as out:
+def test_wrong_values(field: bp.Audio, value: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(bp.BatchplantError, match=message), bp.create(tmp_path / "a.npz", {"a": field}) as out:
         out.append({"a": value})
 
 
@@ -624,11 +624,11 @@ def test_verify_decodes_sounds(tmp_path: Path) -> None:
     bad = bytearray(golden("flac16.flac"))
     bad[9500] ^= 0x55
     with bp.create(tmp_path / "a.npz", {"sound": bp.Audio()}) as out:
-        for one in (golden("flac16.flac"), bytes(bad), b"no sound"):
-            out.append({"sound": one})
+        for item in (golden("flac16.flac"), bytes(bad), b"no sound"):
+            out.append({"sound": item})
     assert bp.verify(tmp_path / "a.npz").ok
     problems = bp.verify(tmp_path / "a.npz", decode=True).problems
-    assert [(one.sample, one.field) for one in problems] == [(1, "sound"), (2, "sound")]
+    assert [(problem.sample, problem.field) for problem in problems] == [(1, "sound"), (2, "sound")]
 
 
 def test_hugging_face_sounds(tmp_path: Path) -> None:
@@ -790,8 +790,8 @@ def test_bad_sounds_are_skipped(damaged: bp.Reader, options: dict[str, Any]) -> 
     ) as loader:
         numbers = [batch["n"].tolist() for batch in loader]
         assert numbers == [[1, 2, 3], [4, 7], [8, 10, 11]]
-        assert sorted(one.sample for one in loader.skipped) == [0, 5, 6, 9]
-        assert {one.field for one in loader.skipped} == {"sound"}
+        assert sorted(item.sample for item in loader.skipped) == [0, 5, 6, 9]
+        assert {item.field for item in loader.skipped} == {"sound"}
     with (
         pytest.raises(bp.DecodeError, match=r"b\.npz, sample 0, field 'sound'"),
         loader_of(

@@ -51,19 +51,19 @@ def message(*entries):
 
 def runs_of(records):
     data = np.frombuffer(b"".join(records), dtype=np.uint8)
-    sizes = np.array([len(one) for one in records], dtype=np.int64)
+    sizes = np.array([len(record) for record in records], dtype=np.int64)
     return data, np.cumsum(sizes) - sizes, sizes
 
 
 def values(record, key, kind, sequence=False):
     """The values of a feature in one record; None where it is missing."""
     data, starts, sizes = runs_of([record])
-    [found] = example.values_of(data, starts, sizes, [(key.encode(), sequence, kind)])
-    if found.counts[0] < 0:
+    [result] = example.values_of(data, starts, sizes, [(key.encode(), sequence, kind)])
+    if result.counts[0] < 0:
         return None
     if kind != BYTES:
-        return found.values.tolist()
-    return [data[start : start + size].tobytes() for start, size in found.values.tolist()]
+        return result.values.tolist()
+    return [data[start : start + size].tobytes() for start, size in result.values.tolist()]
 
 
 UNKNOWN = [
@@ -87,7 +87,7 @@ def test_unknown_fields_are_passed_over_everywhere(unknown):
     assert survey.add(*runs_of([record])) == -1
     assert survey.unknown > 0
     assert survey.foreign == 0
-    assert [(one.key, one.kinds, one.most) for one in statistics_of(survey)] == [("a", 1 << INT64, 2)]
+    assert [(item.key, item.kinds, item.most) for item in statistics_of(survey)] == [("a", 1 << INT64, 2)]
     # A record of nothing that is known belongs to somebody else.
     assert survey.add(*runs_of([unknown])) == -1
     assert survey.foreign == 1
@@ -216,7 +216,7 @@ def sequence(context, lists):
 
 
 def steps(key, *features):
-    return entry(key, b"".join(field(1, one) for one in features))
+    return entry(key, b"".join(field(1, feature) for feature in features))
 
 
 def read_inferred(records):
@@ -225,11 +225,11 @@ def read_inferred(records):
     survey = _native.ExampleSurvey()
     assert survey.add(data, starts, sizes) == -1
     features = infer(statistics_of(survey), len(records), {})
-    schema = bp.Schema({name: one.field for name, one in features.items()})
+    schema = bp.Schema({name: feature.field for name, feature in features.items()})
     columns = example.read(features, data, starts, sizes)
     columns.check(schema)
     decoded = [bp.codecs.cells.decode_sample(schema, columns, row) for row in range(len(records))]
-    plain = [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in one.items()} for one in decoded]
+    plain = [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in item.items()} for item in decoded]
     return dict(schema), plain
 
 
@@ -244,7 +244,7 @@ def test_feature_lists():
         ])
         for n in range(3)
     ]  # fmt: skip
-    schema, found = read_inferred(records)
+    schema, result = read_inferred(records)
     assert schema == {
         "id": bp.Int(),
         "frames": bp.Tensor("float32", (None, 2)),
@@ -253,7 +253,7 @@ def test_feature_lists():
         "ragged": bp.Json(),
         "tokens": bp.Tensor("int64", (None,)),
     }
-    assert found[2] == {
+    assert result[2] == {
         "id": 2,
         "frames": [[2.0, 0.0], [2.0, 1.0]],
         "id[]": [1.0],
@@ -261,8 +261,8 @@ def test_feature_lists():
         "ragged": [[], [0]],
         "tokens": [0, 1, 2, 3],
     }
-    assert found[0]["frames"] == []
-    assert found[0]["names"] == []
+    assert result[0]["frames"] == []
+    assert result[0]["names"] == []
 
 
 def test_inferred_fields():
@@ -278,7 +278,7 @@ def test_inferred_fields():
         )
         for n in range(3)
     ]
-    schema, found = read_inferred(records)
+    schema, result = read_inferred(records)
     assert schema == {
         "blob": bp.Bytes(),
         "maybe": bp.Float("float32", optional=True),
@@ -288,10 +288,10 @@ def test_inferred_fields():
         "varied": bp.Tensor("int64", (None,)),
         "words": bp.Json(),
     }
-    assert [one["maybe"] for one in found] == [None, 1.0, 2.0]
-    assert [one["unset"] for one in found] == [1, None, None]
-    assert found[2]["words"] == ["w", {"base64": "//4="}]
-    assert [one["varied"] for one in found] == [[], [0], [0, 1]]
+    assert [row["maybe"] for row in result] == [None, 1.0, 2.0]
+    assert [row["unset"] for row in result] == [1, None, None]
+    assert result[2]["words"] == ["w", {"base64": "//4="}]
+    assert [row["varied"] for row in result] == [[], [0], [0, 1]]
 
 
 def test_too_many_names():
@@ -315,7 +315,7 @@ LISTS = st.one_of(
 @given(st.dictionaries(KEYS, LISTS, max_size=5))
 def test_what_is_written_is_what_protobuf_writes(features):
     make = {BYTES: bytes_list, FLOAT: floats, INT64: ints}
-    ordered = sorted(features.items(), key=lambda one: one[0].encode())
+    ordered = sorted(features.items(), key=lambda feature: feature[0].encode())
     expected = message(*[entry(key, make[kind](*listed)) for key, (kind, listed) in ordered])
     sources = []
     for key, (kind, listed) in features.items():
@@ -352,7 +352,7 @@ def test_what_is_written_is_what_protobuf_writes(features):
 )
 def test_runs_to_write_are_checked(source, error):
     key, kind, *numbers = source
-    arrays = [None if one is None else np.array(one, dtype=np.int64) for one in numbers]
+    arrays = [None if number is None else np.array(number, dtype=np.int64) for number in numbers]
     with pytest.raises(error):
         _native.example_write(1, [(key, kind, np.zeros(4, np.uint8), *arrays)])
 
@@ -372,10 +372,10 @@ def test_a_batch_is_read_without_a_loop():
     }
     data, starts, sizes = runs_of(records)
     order = rng.permutation(300)
-    found = example.read(features, data, starts[order], sizes[order])
+    result = example.read(features, data, starts[order], sizes[order])
     for row, number in enumerate(order):
-        assert found["a"][row].view(np.int64).tolist() == values(records[number], "a", INT64)
-        assert found["b"][row].tobytes() == bytes(number)
+        assert result["a"][row].view(np.int64).tolist() == values(records[number], "a", INT64)
+        assert result["b"][row].tobytes() == bytes(number)
     where, length = example.runs(features["b"], data, starts[order], sizes[order])
     assert length.tolist() == order.tolist()
     assert data[where[3] : where[3] + length[3]].tobytes() == bytes(order[3])
@@ -384,6 +384,6 @@ def test_a_batch_is_read_without_a_loop():
 def test_a_missing_variable_length_feature_is_empty():
     features = given_features({"a": VarLen("int64"), "b": VarLen(bytes)})
     data, starts, sizes = runs_of([message(entry("a", ints(1, 2))), message(entry("b", bytes_list(b"x")))])
-    found = example.read(features, data, starts, sizes)
-    assert [one.view(np.int64).tolist() for one in found["a"]] == [[1, 2], []]
-    assert [one.tobytes() for one in found["b"]] == [b"[]", b'["x"]']
+    result = example.read(features, data, starts, sizes)
+    assert [item.view(np.int64).tolist() for item in result["a"]] == [[1, 2], []]
+    assert [item.tobytes() for item in result["b"]] == [b"[]", b'["x"]']

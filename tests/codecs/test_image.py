@@ -79,11 +79,11 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize(("encoding", "mode"), [(one, mode) for one in HELD for mode in HELD[one]])
+@pytest.mark.parametrize(("encoding", "mode"), [(item, mode) for item in HELD for mode in HELD[item]])
 def test_every_mode_decodes_as_pillow_does(encoding, mode):
     data = saved(IMAGES[mode], encoding)
-    found = image.header(np.frombuffer(data, np.uint8))
-    assert (found.encoding, found.width, found.height) == (encoding, 7, 9)
+    result = image.header(np.frombuffer(data, np.uint8))
+    assert (result.encoding, result.width, result.height) == (encoding, 7, 9)
     theirs = Pillow.open(io.BytesIO(data))
     looked_up = theirs.convert({"P": "RGB", "1": "L"}.get(theirs.mode, theirs.mode))
     mine = image.decode(data)
@@ -115,8 +115,8 @@ def test_tiff_holds_any_kind_of_number(dtype, channels):
     array = image.squeeze(values(dtype, 6, 5, channels))
     data = image.encode(array, "tiff")
     assert same(image.decode(data), array)
-    found = image.header(np.frombuffer(data, np.uint8))
-    assert found[:4] == ("tiff", 5, 6, image.mode_of(array))
+    result = image.header(np.frombuffer(data, np.uint8))
+    assert result[:4] == ("tiff", 5, 6, image.mode_of(array))
     assert same(image.decode(data, image.mode_of(array)), array)
     assert same(np.asarray(tifffile.imread(io.BytesIO(data))), array)
     theirs = of_tifffile(array, photometric="rgb" if channels == 3 else "minisblack", planarconfig="contig")
@@ -368,8 +368,8 @@ def tiff_of(**tags):
     names = {"width": 256, "height": 257, "bits": 258, "compression": 259, "photometric": 262, "samples": 277}
     names |= {"offsets": 273, "counts": 279, "rows": 278, "tile": 322, "tile_height": 323, "format": 339}
     names |= {"tile_offsets": 324, "tile_counts": 325}
-    found = {names[name]: ifd.Value(ifd.LONG, struct.pack("<I", value)) for name, value in tags.items()}
-    return b"II*\0" + struct.pack("<I", 8) + ifd.write(found, 8)
+    result = {names[name]: ifd.Value(ifd.LONG, struct.pack("<I", value)) for name, value in tags.items()}
+    return b"II*\0" + struct.pack("<I", 8) + ifd.write(result, 8)
 
 
 FLOATS = {
@@ -540,10 +540,10 @@ def profile(space=b"RGB "):
 @pytest.mark.parametrize("source", ["jpeg", "png", "webp", "tiff"])
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_exif_and_profile_travel(source, target, order):
-    found = exif.read(with_exif(source, 6, order, profile()))
+    result = exif.read(with_exif(source, 6, order, profile()))
     encoding = target.split()[0]
     bare = image.encode(pixels(9, 7, 3), encoding, lossless=target == "webp")
-    data = exif.attach(bare, encoding, found)
+    data = exif.attach(bare, encoding, result)
     assert np.array_equal(image.decode(data), image.decode(bare))
     assert (image.orientation(data), exif.read(data).icc) == (6, profile())
     theirs = Pillow.open(io.BytesIO(data))
@@ -551,7 +551,7 @@ def test_exif_and_profile_travel(source, target, order):
     assert (notes[ifd.ORIENTATION], notes[271], notes.get_ifd(0x8769)[33434]) == (6, "Maker", (1, 50))
     theirs.load()
     assert theirs.info["icc_profile"] == profile()
-    assert image.orientation(exif.attach(bare, encoding, exif.upright(found))) == 1
+    assert image.orientation(exif.attach(bare, encoding, exif.upright(result))) == 1
 
 
 def test_a_profile_of_other_colours_is_left_behind():
@@ -572,11 +572,11 @@ def test_a_large_profile_and_large_notes_in_a_jpeg():
 @given(st.binary(max_size=200), st.sampled_from(["II*\0", "MM\0*"]))
 def test_directories_of_any_bytes(data, start):
     blob = start.encode() + data
-    found = exif.read(exif.attach(image.encode(pixels(4, 4, 3), "png"), "png", exif.Metadata(blob)))
-    assert found.exif == blob
-    exif.upright(found)
+    result = exif.read(exif.attach(image.encode(pixels(4, 4, 3), "png"), "png", exif.Metadata(blob)))
+    assert result.exif == blob
+    exif.upright(result)
     exif.orientation(blob)
-    exif.attach(image.encode(pixels(4, 4, 3), "tiff"), "tiff", found)
+    exif.attach(image.encode(pixels(4, 4, 3), "tiff"), "tiff", result)
 
 
 def test_directories_that_point_at_each_other_end():
@@ -623,8 +623,8 @@ def test_arrays_of_any_kind_are_images_in_any_format(mode, target, tmp_path):
 @pytest.mark.parametrize("mode", VALUES)
 def test_the_kind_is_inferred(mode):
     encoding = "png" if image.holds("png", mode) else "tiff"
-    found = bp.Ragged.from_cells([image.encode(VALUES[mode], encoding)] * 2)
-    assert infer_image(found) == bp.Image(encoding, mode)
+    result = bp.Ragged.from_cells([image.encode(VALUES[mode], encoding)] * 2)
+    assert infer_image(result) == bp.Image(encoding, mode)
     mixed = bp.Ragged.from_cells([image.encode(VALUES[mode], encoding), image.encode(pixels(4, 4, 3), "png")])
     assert infer_image(mixed).mode is None
 
@@ -654,7 +654,7 @@ def test_pixels_shrink_by_their_mean_and_masks_by_picking(dtype):
     assert np.abs(small - wanted).max() <= 0.5 + 1e-3
     odd = image.fit(array, 17, nearest=True)
     assert odd.shape == (17, 12, 5)
-    assert {tuple(one) for one in odd.reshape(-1, 5)} <= {tuple(one) for one in array.reshape(-1, 5)}
+    assert {tuple(item) for item in odd.reshape(-1, 5)} <= {tuple(item) for item in array.reshape(-1, 5)}
 
 
 # -- memory ----------------------------------------------------------------------------------------------
@@ -717,10 +717,10 @@ def bombs():
 def test_images_that_claim_much_take_no_memory(tmp_path):
     """Twelve small files of 0.75 GB and more of pixels, with 200 MB to take: each is our error."""
     (tmp_path / "small.png").write_bytes(png_of(2, 2, bytes(14)))
-    made = bombs()
-    for name, data in made.items():
+    result = bombs()
+    for name, data in result.items():
         (tmp_path / name).write_bytes(data)
-    names = ["small.png", *made]
+    names = ["small.png", *result]
     script = """
 allow(200 << 20)
 for path, data in zip(sys.argv[2:], files[1:]):

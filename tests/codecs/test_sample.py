@@ -50,19 +50,19 @@ def test_every_kind_there_and_back(case, optional, numpy):
     schema = bp.Schema(before=bp.Text(), value=field)
     values = [None, *values, None] if optional else values
     columns = encode_samples(schema, [{"before": "x", "value": value} for value in values])
-    found = sample.pack(schema, columns, numpy=numpy)
-    again = unpacked(schema, found)
+    result = sample.pack(schema, columns, numpy=numpy)
+    again = unpacked(schema, result)
     cells = [cell_bytes(columns["value"], row) for row in range(len(values))]
     assert [cell_bytes(again["value"], row) for row in range(len(values))] == cells
     if isinstance(field, bp.Image) and columns["value"].shape is not None:
         assert again["value"].shape.tolist() == columns["value"].shape.tolist()
-    runs = sample.find(schema, "value", found.data, found.starts, found.sizes)
+    runs = sample.find(schema, "value", result.data, result.starts, result.sizes)
     numbers = isinstance(field, bp.Int | bp.Float | bp.Bool)
     whole_files = isinstance(field, bp.Tensor) and not field.flat
     assert (runs is None) == (numbers or (whole_files and field.cell is None))
     if runs is not None:
         places = zip(*runs[:2], strict=True)
-        in_place = [None if size < 0 else found.data[at : at + size].tobytes() for at, size in places]
+        in_place = [None if size < 0 else result.data[at : at + size].tobytes() for at, size in places]
         assert in_place == cells
 
 
@@ -72,10 +72,10 @@ def test_the_bytes_of_a_record():
         n=bp.Int(), f=bp.Float("float32"), b=bp.Bool(), t=bp.Text(), x=bp.Bytes(optional=True),
         a=bp.Tensor("int16", (None, 2)),
     )  # fmt: skip
-    found = packed(
+    result = packed(
         schema, [{"n": -200, "f": 1.5, "b": True, "t": "ä", "x": None, "a": np.array([[1, 2]], np.int16)}]
     )
-    assert found.data.tobytes() == bytes.fromhex(
+    assert result.data.tobytes() == bytes.fromhex(
         "86"  # a map of six
         " a1 6e d1 ff38"  # n: an integer of 16 bits
         " a1 66 ca 3fc00000"  # f: a float of 32 bits
@@ -94,8 +94,8 @@ def test_integers_in_every_form(numbers):
     for dtype in ("int8", "uint16", "int64", "uint64"):
         limits = np.iinfo(dtype)
         fit = [number for number in numbers if limits.min <= number <= limits.max]
-        found = packed(bp.Schema(n=bp.Int(dtype)), [{"n": number} for number in fit])
-        assert [cell.tobytes() for cell in found] == [msgpack.packb({"n": number}) for number in fit]
+        result = packed(bp.Schema(n=bp.Int(dtype)), [{"n": number} for number in fit])
+        assert [cell.tobytes() for cell in result] == [msgpack.packb({"n": number}) for number in fit]
         assert unpacked({"n": bp.Int(dtype)}, records(*[{"n": n} for n in fit]))["n"].tolist() == fit
 
 
@@ -121,8 +121,8 @@ def test_any_record_gives_values_or_one_of_our_errors(found):
             if error is not None:
                 assert error.field == "a"
                 assert found[error.sample].keys() & {"a", b"a"}
-            elif not any(b"a" in one for one in found):
-                assert [cell is None for cell in columns["a"]] == [one.get("a") is None for one in found]
+            elif not any(b"a" in item for item in found):
+                assert [cell is None for cell in columns["a"]] == [item.get("a") is None for item in found]
 
 
 @given(st.binary(max_size=60), st.data())
@@ -130,10 +130,10 @@ def test_any_bytes_give_values_or_one_of_our_errors(junk, data):
     schema = bp.Schema(x=bp.Tensor("uint8", (None, None)), i=bp.Image(), n=bp.Int(optional=True))
     whole = packed(schema, [{"x": np.ones((2, 3), np.uint8), "i": pixels(2, 2, 3), "n": 300}]).data.tobytes()
     at = data.draw(st.integers(0, len(whole)))
-    found = Ragged.from_cells([whole[:at] + junk + whole[at + data.draw(st.integers(0, 8)) :]])
+    result = Ragged.from_cells([whole[:at] + junk + whole[at + data.draw(st.integers(0, 8)) :]])
     for name in schema:
         for read, wanted in ((sample.unpack, [name]), (sample.find, name)):
-            _, error = attempt(read, schema, wanted, found.data, found.starts, found.sizes)
+            _, error = attempt(read, schema, wanted, result.data, result.starts, result.sizes)
             assert error is None or error.sample == 0
 
 
@@ -242,8 +242,8 @@ def test_cells_that_cannot_be_packed():
 
 def test_fields_that_are_not_asked_for_are_not_looked_at():
     schema = bp.Schema(a=bp.Int(), image=bp.Image(), z=bp.Text())
-    found = packed(schema, [{"a": n, "image": jpeg(), "z": "z" * n} for n in range(5)])
-    columns = sample.unpack(schema, ["z", "a"], found.data, found.starts[[4, 0]], found.sizes[[4, 0]])
+    result = packed(schema, [{"a": n, "image": jpeg(), "z": "z" * n} for n in range(5)])
+    columns = sample.unpack(schema, ["z", "a"], result.data, result.starts[[4, 0]], result.sizes[[4, 0]])
     assert list(columns) == ["z", "a"]
     assert columns["a"].tolist() == [4, 0]
     assert [cell.tobytes() for cell in columns["z"]] == [b"zzzz", b""]

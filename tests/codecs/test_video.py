@@ -42,9 +42,9 @@ def images(count: int, height: int = 48, width: int = 64) -> Any:
     """Frames that move, each unlike all others."""
     base = np.random.default_rng(7).integers(0, 256, (height + 80, width + 80, 3), dtype=np.uint8)
     base = np.ascontiguousarray(base[::4, ::4].repeat(4, 0).repeat(4, 1))
-    found = np.stack([base[n % 40 : n % 40 + height, n % 37 : n % 37 + width] for n in range(count)])
-    found[:, :8, :8] = (np.arange(count) * 5 % 256)[:, None, None, None]
-    return found
+    result = np.stack([base[n % 40 : n % 40 + height, n % 37 : n % 37 + width] for n in range(count)])
+    result[:, :8, :8] = (np.arange(count) * 5 % 256)[:, None, None, None]
+    return result
 
 
 def made(
@@ -269,9 +269,9 @@ def test_the_sources_are_what_they_are_called() -> None:
             return [packet for packet in container.demux(video=0) if packet.size]
 
     for name in ("open gop.mp4", "open gop.mkv", "hevc.mp4"):
-        found = packets(name)
-        keys = [n for n, packet in enumerate(found) if packet.is_keyframe and n]
-        assert any(later.pts < found[n].pts for n in keys for later in found[n + 1 : n + 4]), name
+        result = packets(name)
+        keys = [n for n, packet in enumerate(result) if packet.is_keyframe and n]
+        assert any(later.pts < result[n].pts for n in keys for later in result[n + 1 : n + 4]), name
     assert sum(packet.is_discard for packet in packets("edit list")) == 5
     assert Clip(source("edit list")).frames == 35
     assert packets("late start.mkv")[0].pts > 3000
@@ -378,8 +378,8 @@ def test_many_threads_read_one_clip() -> None:
     wanted = reference(clip)
     with ThreadPoolExecutor(4) as pool:
         starts = [n % 38 for n in range(80)]
-        for start, found in zip(starts, pool.map(lambda n: clip.read(n, 2), starts), strict=True):
-            assert np.array_equal(found, wanted[start : start + 2])
+        for start, item in zip(starts, pool.map(lambda n: clip.read(n, 2), starts), strict=True):
+            assert np.array_equal(item, wanted[start : start + 2])
 
 
 def test_a_clip_is_read_after_a_fork() -> None:
@@ -392,14 +392,14 @@ def test_a_clip_is_read_after_a_fork() -> None:
 
 def test_goldens() -> None:
     expected = json.loads((GOLDEN / "expected.json").read_text())
-    for name, said in expected.items():
+    for name, value in expected.items():
         clip = Clip((GOLDEN / name).read_bytes())
-        assert [clip.encoding, clip.codec, clip.frames, clip.width, clip.height] == said["facts"]
-        assert clip.fps == pytest.approx(said["fps"])
-        found = clip.read(said["start"], 1)
+        assert [clip.encoding, clip.codec, clip.frames, clip.width, clip.height] == value["facts"]
+        assert clip.fps == pytest.approx(value["fps"])
+        result = clip.read(value["start"], 1)
         wanted = np.load(GOLDEN / "frames.npz")[name]
         # The way to RGB differs by a step between processors.
-        assert np.abs(found.astype(int) - wanted).max() <= 3
+        assert np.abs(result.astype(int) - wanted).max() <= 3
         clip.check()
 
 
@@ -450,9 +450,9 @@ def test_sound(codec: str, muxer: str) -> None:
 
 def test_sound_that_starts_later_is_silence_before() -> None:
     clip = Clip(made("libx264", "matroska", 40, sound=("flac", 48_000, tone(0.8), 0.4)))
-    found = clip.audio()
-    assert np.abs(found[: round(0.39 * 48_000)]).max() == 0
-    assert np.abs(found[round(0.4 * 48_000) + 100 :][:10_000] - tone(0.8)[100:10_100]).max() < 1e-3
+    result = clip.audio()
+    assert np.abs(result[: round(0.39 * 48_000)]).max() == 0
+    assert np.abs(result[round(0.4 * 48_000) + 100 :][:10_000] - tone(0.8)[100:10_100]).max() < 1e-3
 
 
 def test_no_sound() -> None:
@@ -473,11 +473,11 @@ def test_encode_and_decode(encoding: str, lossless: bool) -> None:
     assert clip.encoding == encoding
     assert (clip.frames, clip.height, clip.width) == (9, 48, 64)
     assert clip.fps == pytest.approx(25)
-    found = clip.read()
+    result = clip.read()
     if lossless:
-        assert np.array_equal(found, frames)
+        assert np.array_equal(result, frames)
     else:
-        assert np.abs(found.astype(int) - frames).mean() < 20
+        assert np.abs(result.astype(int) - frames).mean() < 20
 
 
 def test_quality_and_keyframes() -> None:
@@ -571,8 +571,8 @@ def test_what_cannot_be_encoded(arguments: tuple[Any, ...], error: str) -> None:
 
 HOLDING = [
     name
-    for name, one in registry.all_formats().items()
-    if one.writer is not None and bp.Video in one.kinds and one.refuses(bp.Video("mp4")) is None
+    for name, spec in registry.all_formats().items()
+    if spec.writer is not None and bp.Video in spec.kinds and spec.refuses(bp.Video("mp4")) is None
 ]
 OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 
@@ -663,10 +663,10 @@ def test_verify_finds_videos_that_do_not_decode(tmp_path: Path) -> None:
     with bp.create(tmp_path / "a.tar", {"video": bp.Video("mp4")}) as out:
         for data in (good, bytes(bad), good[:2000]):
             out.append({"video": data})
-    found = bp.verify(tmp_path / "a.tar", decode=True).problems
-    assert [(problem.sample, problem.field) for problem in found] == [(1, "video"), (2, "video")]
-    assert "frame " in found[0].message
-    assert "cut" in found[1].message
+    result = bp.verify(tmp_path / "a.tar", decode=True).problems
+    assert [(problem.sample, problem.field) for problem in result] == [(1, "video"), (2, "video")]
+    assert "frame " in result[0].message
+    assert "cut" in result[1].message
     assert bp.verify(tmp_path / "a.tar").problems == []
 
 
@@ -681,19 +681,19 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def batches(path: str, op: DecodeVideo, **options: Any) -> dict[int, Any]:
     """Sample → clip, over one epoch."""
-    found = {}
+    result = {}
     for batch in bp.Loader(path, 2, pipelines={"video": [op]}, **options):
         assert batch["video"].dtype == np.uint8
         for label, clip in zip(batch["label"], batch["video"], strict=True):
-            found[int(label)] = clip
-    return found
+            result[int(label)] = clip
+    return result
 
 
 @pytest.mark.parametrize(("at", "starts"), [("start", (0, 0)), ("centre", (16, 16)), ("random", (0, 33))])
 def test_the_loader_reads_clips(films: str, at: str, starts: tuple[int, int]) -> None:
-    found = batches(films, DecodeVideo(4, stride=2, at=at))
+    result = batches(films, DecodeVideo(4, stride=2, at=at))
     reader = bp.open(films)
-    for label, clip in found.items():
+    for label, clip in result.items():
         whole = reader[label]["video"].read()
         assert clip.shape == (4, 48, 64, 3)
         fits = [n for n in range(34) if np.array_equal(clip, whole[n : n + 7 : 2])]
@@ -775,8 +775,8 @@ def survives(data: bytes) -> bool:
     """Whether it decodes; all that may be raised is one of our errors about data."""
     try:
         clip = Clip(data)
-        found = clip.read(clip.frames // 2, 1)
-        assert found.ndim == 4
+        result = clip.read(clip.frames // 2, 1)
+        assert result.ndim == 4
         clip.check()
     except bp.DataError:
         return False
@@ -839,13 +839,13 @@ def test_edits_that_claim_too_much() -> None:
     edit = data[data.index(b"elst") + 12 :][:12]
     more = edit * 30_000
     at = data.index(b"elst") + 24
-    found = bytearray(data[:at] + more + data[at:])
+    result = bytearray(data[:at] + more + data[at:])
     for box in (b"moov", b"trak", b"edts", b"elst"):
         start = data.index(box) - 4
-        struct.pack_into(">I", found, start, struct.unpack_from(">I", data, start)[0] + len(more))
-    struct.pack_into(">I", found, data.index(b"elst") + 8, 30_001)
+        struct.pack_into(">I", result, start, struct.unpack_from(">I", data, start)[0] + len(more))
+    struct.pack_into(">I", result, data.index(b"elst") + 8, 30_001)
     with pytest.raises(bp.DecodeError, match="claims"):
-        _ = Clip(bytes(found)).frames
+        _ = Clip(bytes(result)).frames
 
 
 def test_a_compressed_header_is_not_unpacked() -> None:

@@ -410,23 +410,27 @@ s_print(*a, **b)
 
 
 def signatures() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in SIGNATURES.strip().splitlines():
         if line.startswith("["):
-            lines = found.setdefault(line.strip("[]"), [])
+            lines = result.setdefault(line.strip("[]"), [])
         elif line.startswith("    "):
             lines[-1] += " " + line.strip()
         else:
             lines.append(line)
-    return found
+    return result
 
 
 def parameters(function: Any) -> str:
-    said = []
-    for one in inspect.signature(function).parameters.values():
-        star = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-        said.append(star + one.name + ("" if one.default is one.empty else f"={one.default!r}"))
-    return ", ".join(said)
+    output = []
+    for parameter in inspect.signature(function).parameters.values():
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        output.append(
+            star
+            + parameter.name
+            + ("" if parameter.default is parameter.empty else f"={parameter.default!r}")
+        )
+    return ", ".join(output)
 
 
 @pytest.mark.parametrize("module", signatures())
@@ -436,14 +440,14 @@ def test_names_and_signatures_are_those_of_ffcv(module: str) -> None:
         name, bracket, rest = line.partition("(")
         name, _, kind = name.partition(" ")
         holder, _, method = name.partition(".")
-        found = getattr(ours, holder)
+        result = getattr(ours, holder)
         if method:
-            found = inspect.getattr_static(found, method)
-            found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
+            result = inspect.getattr_static(result, method)
+            result = result.__func__ if isinstance(result, staticmethod | classmethod) else result
         if kind == "property":
-            assert isinstance(found, property), line
+            assert isinstance(result, property), line
         elif bracket:
-            ours_here, theirs = (text.removeprefix("cls, ") for text in (parameters(found), rest[:-1]))
+            ours_here, theirs = (text.removeprefix("cls, ") for text in (parameters(result), rest[:-1]))
             assert ours_here == theirs, line
 
 
@@ -504,7 +508,7 @@ def test_reader_of_ffcvs_tables(golden: Any) -> None:
     assert (reader.num_samples, reader.page_size, reader.num_fields) == (15, 1 << 21, 7)
     assert reader.field_names == ["image", "label", "score", "feat", "blob", "meta", "tensor"]
     kinds = [RGBImageField, IntField, FloatField, NDArrayField, BytesField, JSONField, NDArrayField]
-    assert [type(one) for one in reader.handlers.values()] in (kinds, [*kinds[:-1], TorchTensorField])
+    assert [type(handler) for handler in reader.handlers.values()] in (kinds, [*kinds[:-1], TorchTensorField])
     assert reader.metadata.dtype["f0"].names == ("mode", "width", "height", "data_ptr")
     assert np.array_equal(reader.metadata["f1"], arrays["label"])
     assert np.array_equal(reader.metadata["f0"]["height"], arrays["image_shape"][:, 0])
@@ -672,21 +676,21 @@ def test_normalisation_may_stand_anywhere(imagenet: str, dtype: Any) -> None:
     # The engine computes what FFCV looks up: in float32 that may differ in the last digits.
     apart = 0 if dtype == np.float16 else 1e-6
     torch_image = (ToTensor(), ToTorchImage())
-    found = [
+    result = [
         run(normalize(), *torch_image),
         run(*torch_image, normalize()),
         run(ToTensor(), normalize(), ToTorchImage()),
         run(ToTensor(), torch.nn.Identity(), ToTorchImage(), normalize()),
         run(*torch_image, OnTensors(), normalize()),
     ]
-    for one in found:
-        assert one.dtype == torch.from_numpy(expected).dtype
-        assert one.stride() == (1728, 1, 72, 3)
-        assert np.allclose(one.permute(0, 2, 3, 1).numpy(), expected, rtol=0, atol=apart)
+    for item in result:
+        assert item.dtype == torch.from_numpy(expected).dtype
+        assert item.stride() == (1728, 1, 72, 3)
+        assert np.allclose(item.permute(0, 2, 3, 1).numpy(), expected, rtol=0, atol=apart)
     # On tensors it is FFCV's table, to the last bit.
-    assert np.array_equal(found[3].permute(0, 2, 3, 1).numpy(), expected)
+    assert np.array_equal(result[3].permute(0, 2, 3, 1).numpy(), expected)
     early = run(normalize(), ToTensor())
-    assert (early.shape, early.dtype) == ((24, 24, 24, 3), found[0].dtype)
+    assert (early.shape, early.dtype) == ((24, 24, 24, 3), result[0].dtype)
 
 
 def test_crops_of_the_users_own(imagenet: str) -> None:
@@ -714,7 +718,7 @@ def test_further_views_come_behind_the_fields(imagenet: str) -> None:
     }
     label, small, number = next(iter(Loader(imagenet, 6, pipelines=views)))
     assert (label.shape, small.shape) == ((6,), (6, 8, 8, 3))
-    assert number.tolist() == [[float(one)] for one in label]
+    assert number.tolist() == [[float(item)] for item in label]
 
 
 def test_a_pipeline_may_go_on_from_another(imagenet: str) -> None:
@@ -849,8 +853,8 @@ class SharedShift(Operation):
         return shift
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
-        one = AllocationQuery((1,), np.dtype("<i8"))
-        return replace(previous_state, jit_mode=False), (one, one)
+        allocation_query = AllocationQuery((1,), np.dtype("<i8"))
+        return replace(previous_state, jit_mode=False), (allocation_query, allocation_query)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "numba"])
@@ -945,9 +949,9 @@ def test_decoders_called_by_hand_give_what_the_loader_gives(
         memory = np.full((5, *query.shape), 99, query.dtype)
         decode = Compiler.compile(decoder.generate_code())
         with manager.schedule_epoch([indices]) as context:
-            found = decode(indices, memory, table, context.state)
-        assert found.base is memory, name
-        assert np.array_equal(found, expected[number].numpy()[indices]), name
+            result = decode(indices, memory, table, context.state)
+        assert result.base is memory, name
+        assert np.array_equal(result, expected[number].numpy()[indices]), name
 
 
 def test_a_image_that_a_decoder_called_by_hand_cannot_read(tmp_path: Path) -> None:
@@ -1000,14 +1004,14 @@ def test_batches_on_a_device(imagenet: str, dtype: Any) -> None:
         return Loader(imagenet, 6, 2, order=OrderOption.RANDOM, seed=1, pipelines=pipelines)
 
     busy = torch.randn(4000, 4000, device="cuda:0")
-    found = []
+    result = []
     for images, labels in run("cuda:0"):
         assert images.is_cuda
         assert labels.is_cuda
         assert images.is_contiguous(memory_format=torch.channels_last)
         busy = busy @ busy / 100
-        found.append((images.clone(), labels.clone()))
-    for (images, labels), (there, same) in zip(run("cpu"), found, strict=True):
+        result.append((images.clone(), labels.clone()))
+    for (images, labels), (there, same) in zip(run("cpu"), result, strict=True):
         assert torch.equal(labels, same.cpu())
         assert images.dtype == there.dtype
         assert (images.float() - there.cpu().float()).abs().max() < 1e-6
@@ -1017,7 +1021,7 @@ def test_batches_on_a_device(imagenet: str, dtype: Any) -> None:
 
 
 def labels_of(loader: Loader) -> list[int]:
-    return [int(one) for batch in loader for one in batch[-1]]
+    return [int(item) for batch in loader for item in batch[-1]]
 
 
 @pytest.fixture(scope="module")
@@ -1094,7 +1098,7 @@ def test_ranks_share_an_epoch(numbers: str, monkeypatch: pytest.MonkeyPatch, ord
         assert sorted(loader.traversal_order.sample_order(0).tolist()) == sorted(parts[-1])
         # Without distributed, a process reads all, whoever it is.
         assert labels_of(Loader(numbers, 4, pipelines={"blob": None})) == list(range(20))
-    assert sorted(one for part in parts for one in part) == list(range(20))
+    assert sorted(item for part in parts for item in part) == list(range(20))
     assert {len(part) for part in parts} <= {6, 7}
 
 
@@ -1198,7 +1202,7 @@ def test_write_and_load(tmp_path: Path, workers: int) -> None:
     assert Reader(path).page_size == 8 << 20
     np.random.seed(3)
     writer.from_indexed_dataset(Everything(), shuffle_indices=True)
-    shuffled = [int(one) for batch in Loader(path, 60) for one in batch[1]]
+    shuffled = [int(item) for batch in Loader(path, 60) for item in batch[1]]
     assert sorted(shuffled) == list(range(60)) != shuffled
 
 
@@ -1258,9 +1262,9 @@ def test_bytes_may_come_as_other_numbers(tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "a.beton"
     values = [np.array([0, 1, 1], dtype), np.zeros(2, dtype)]
     writer = DatasetWriter(str(path), {"blob": BytesField()}, num_workers=1)
-    writer.from_indexed_dataset([(one,) for one in values])
-    [(found,)] = Loader(str(path), 2)
-    assert found.tolist() == [[0, 1, 1], [0, 0, 0]]
+    writer.from_indexed_dataset([(value,) for value in values])
+    [(result,)] = Loader(str(path), 2)
+    assert result.tolist() == [[0, 1, 1], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("value", [256.0, -1.0, 0.5, np.nan])
@@ -1414,12 +1418,12 @@ def test_fields_derived_from_ffcvs_own(tmp_path: Path, compiled: bool, decoder: 
         pipelines={"word": [decoder()] if decoder else [ToTensor()]},
         custom_fields={"word": WordField, "image": DimField},
     )  # fmt: skip
-    found = {}
+    result = {}
     for batch, images in loader:
         for row, image in zip(np.asarray(batch), images, strict=True):
-            found[row.tobytes().decode().rstrip()] = image
-    assert sorted(found) == sorted(words)
-    for word, image in found.items():
+            result[row.tobytes().decode().rstrip()] = image
+    assert sorted(result) == sorted(words)
+    for word, image in result.items():
         assert np.array_equal(image.numpy(), photos[words.index(word)][0] // 2)
 
 
@@ -1484,17 +1488,17 @@ def test_what_does_not_exist_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [([], "usage: python -m batchplant.ffcv"), (["nothing.py"], "no script nothing.py")],
 )
 def test_a_script_that_is_not_there(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["batchplant.ffcv", *arguments])
     with pytest.raises(SystemExit) as caught:
         run_as_script()
     assert caught.value.code
-    assert said in capsys.readouterr().out + str(caught.value.code)
+    assert message in capsys.readouterr().out + str(caught.value.code)
 
 
 # -- FFCV itself ---------------------------------------------------------------------------------------
@@ -1534,16 +1538,16 @@ def test_the_same_batches_as_ffcv(tmp_path: Path, decoder: str, cifar: str, imag
     processes.run([FFCV, script, path, decoder, theirs], check=True, env=bare)
     done = run_script(tmp_path, REFERENCE, path, decoder, str(ours))
     assert done.returncode == 0, done.stderr
-    with np.load(theirs) as one, np.load(ours) as other:
-        assert len(one.files) == len(other.files) == 4
-        for name in one.files:
-            assert one[name].dtype == other[name].dtype
-            assert one[name].shape == other[name].shape
-        assert np.array_equal(one["arr_1"], other["arr_1"])
-        assert np.array_equal(one["arr_3"], other["arr_3"])
-        apart = np.abs(one["arr_0"].astype(int) - other["arr_0"])
+    with np.load(theirs) as loaded, np.load(ours) as other:
+        assert len(loaded.files) == len(other.files) == 4
+        for name in loaded.files:
+            assert loaded[name].dtype == other[name].dtype
+            assert loaded[name].shape == other[name].shape
+        assert np.array_equal(loaded["arr_1"], other["arr_1"])
+        assert np.array_equal(loaded["arr_3"], other["arr_3"])
+        apart = np.abs(loaded["arr_0"].astype(int) - other["arr_0"])
         assert apart.max() <= (0 if decoder == "simple" else 1)
-        assert np.abs(one["arr_2"] - other["arr_2"]).max() <= (0 if decoder == "simple" else 0.02)
+        assert np.abs(loaded["arr_2"] - other["arr_2"]).max() <= (0 if decoder == "simple" else 0.02)
 
 
 @pytest.mark.reference

@@ -39,10 +39,10 @@ def draws(ids: Any, *, seed: int = 1, epoch: int = 0, name: str = "op") -> Draws
 
 def chi_square(values: Any, bins: int) -> float:
     """Standard deviations above what even draws give."""
-    found = np.bincount(values, minlength=bins)
-    assert len(found) == bins
+    result = np.bincount(values, minlength=bins)
+    assert len(result) == bins
     expected = len(values) / bins
-    return float((((found - expected) ** 2 / expected).sum() - (bins - 1)) / np.sqrt(2 * (bins - 1)))
+    return float((((result - expected) ** 2 / expected).sum() - (bins - 1)) / np.sqrt(2 * (bins - 1)))
 
 
 def images(ids: Any) -> Any:
@@ -56,9 +56,9 @@ def run(op: ops.Op, batch: Any, ids: Any = None, **options: Any) -> Any:
 
 
 def test_cutout_fills_one_square_anywhere():
-    found = run(Cutout(5, (1, 2, 3)), np.full((2000, 8, 7, 3), 200, np.uint8))
-    cut = (found == (1, 2, 3)).all(axis=-1)
-    assert ((found == 200).all(axis=-1) ^ cut).all()
+    done = run(Cutout(5, (1, 2, 3)), np.full((2000, 8, 7, 3), 200, np.uint8))
+    cut = (done == (1, 2, 3)).all(axis=-1)
+    assert ((done == 200).all(axis=-1) ^ cut).all()
     assert (cut.sum(axis=(1, 2)) == 25).all()
     tops, lefts = cut.any(axis=2).argmax(axis=1), cut.any(axis=1).argmax(axis=1)
     assert (cut.any(axis=2).sum(axis=1) == 5).all()
@@ -71,13 +71,13 @@ def test_poison():
     mask, alpha = pixels(99), np.linspace(0, 1, 12 * 16).reshape(12, 16)
     op = Poison(mask, alpha, indices=[4, 1, 77], clamp=(10, 240))
     assert op.infer(IMAGES) == IMAGES
-    found = run(op, batch)
+    done = run(op, batch)
     want = np.clip(batch * (1 - alpha[..., None]) + mask * alpha[..., None], 10, 240)
     for sample in range(6):
         if sample in (1, 4):
-            assert np.abs(found[sample] - want[sample]).max() <= 1.01
+            assert np.abs(done[sample] - want[sample]).max() <= 1.01
         else:
-            assert np.array_equal(found[sample], batch[sample])
+            assert np.array_equal(done[sample], batch[sample])
     assert np.array_equal(run(op, batch[:1], ids=[77])[0], run(op, batch[:1], ids=[4])[0])
 
 
@@ -94,11 +94,11 @@ def test_mixup_mixes_images_and_labels_alike(same):
     assert (len(np.unique(part)) == 1) == same
     assert np.array_equal(mixed[:, 0], labels)
     assert np.array_equal(mixed[:, 1], np.roll(labels, 1))
-    found = image.run(batch.copy(), ids, draws(ids, name=image.share))
+    done = image.run(batch.copy(), ids, draws(ids, name=image.share))
     weight = part[:, None, None, None]
     want = weight * batch + (1 - weight) * np.roll(batch, 1, axis=0)
-    assert np.abs(found - want).max() <= 1.01
-    assert found.dtype == np.uint8
+    assert np.abs(done - want).max() <= 1.01
+    assert done.dtype == np.uint8
     one_hot = MixupToOneHot(3)
     assert one_hot.infer(label.infer(Spec(np.dtype(np.int64)))).shape == (3,)
     rows = one_hot.run(mixed, ids, draws(ids))
@@ -141,11 +141,11 @@ def test_replace_label():
 def test_view_is_the_same_bytes(dtype, shape, to, want):
     batch = np.arange(4 * int(np.prod(shape, dtype=int))).astype(dtype).reshape(4, *shape)
     op = View(to)
-    found = run(op, batch)
+    done = run(op, batch)
     assert op.infer(Spec(np.dtype(dtype), shape)) == Spec(np.dtype(to), want)
-    assert found.shape == (4, *want)
-    assert found.dtype == to
-    assert found.tobytes() == batch.tobytes()
+    assert done.shape == (4, *want)
+    assert done.dtype == to
+    assert done.tobytes() == batch.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,10 @@ def files(tmp_path):
 
 
 def found(arrays):
-    assert all(isinstance(one, np.ndarray) and one.dtype == np.uint8 and one.ndim == 1 for one in arrays)
-    return [one.tobytes() for one in arrays]
+    assert all(
+        isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.ndim == 1 for array in arrays
+    )
+    return [array.tobytes() for array in arrays]
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -156,8 +158,8 @@ def test_a_schema_beside_changes_nothing(tmp_path):
 def test_the_same_bytes_as_the_original(file, tmp_path):
     samples = FileReader(file).read(range(len(json.loads(file.with_suffix(".json").read_text()))))
     writer = FileWriter(str(tmp_path / "a.ffr"), len(samples))
-    for one in samples:
-        writer.write_one(one)
+    for sample in samples:
+        writer.write_one(sample)
     assert writer.count == writer.n == len(samples)
     writer.close()
     writer.close()
@@ -240,7 +242,7 @@ class TestTorch:
 
             def process(self, indices, data):
                 self.calls.append(list(indices))
-                return [pickle.loads(one) for one in data]
+                return [pickle.loads(item) for item in data]
 
         return Numbers(tmp_path / "n.ffr")
 
@@ -310,7 +312,7 @@ class TestTorch:
                 return self.first.n
 
             def __getitem__(self, indices):
-                return [len(one) for one in self.first.read(indices)]
+                return [len(item) for item in self.first.read(indices)]
 
         own = Own(numbers.fnames)
         assert own.ffreaders() == [own.first, numbers.reader]

@@ -328,14 +328,14 @@ def test_parallel_maps_keep_the_order() -> None:
         time.sleep(0.002 * (int(x) % 3))
         return x * 10
 
-    made = [int(x) for x in D.range(60).map(slow, num_parallel_calls=4).prefetch(3)]
-    assert made == [10 * x for x in range(60)]
+    result = [int(x) for x in D.range(60).map(slow, num_parallel_calls=4).prefetch(3)]
+    assert result == [10 * x for x in range(60)]
 
 
 def test_parallel_calls_do_run_at_the_same_time() -> None:
     meet = threading.Barrier(3, timeout=processes.PATIENCE)
-    made = [int(x) for x in D.range(9).map(lambda x: (meet.wait(), x)[1], num_parallel_calls=3)]
-    assert made == list(range(9))
+    result = [int(x) for x in D.range(9).map(lambda x: (meet.wait(), x)[1], num_parallel_calls=3)]
+    assert result == list(range(9))
 
 
 def test_interleave_with_parallel_calls_reads_ahead_in_order() -> None:
@@ -349,7 +349,7 @@ def test_interleave_with_parallel_calls_reads_ahead_in_order() -> None:
 
 
 def workers() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("batchplant-tfrecord")]
+    return [item.name for item in threading.enumerate() if item.name.startswith("batchplant-tfrecord")]
 
 
 def settle() -> list[str]:
@@ -384,7 +384,7 @@ def test_an_error_comes_through_and_ends_the_threads() -> None:
     ):
         seen: list[int] = []
         with pytest.raises(KeyError, match="seven"):
-            seen.extend(int(one) for one in dataset)
+            seen.extend(int(item) for item in dataset)
         assert seen == list(range(7))
     del dataset
     assert settle() == []
@@ -407,17 +407,17 @@ def test_what_comes_behind_an_error_can_be_had() -> None:
 
 
 def test_prefetch_runs_no_further_ahead_than_it_should() -> None:
-    made: list[int] = []
+    result: list[int] = []
 
     def note(x: Any) -> Any:
-        made.append(int(x))
+        result.append(int(x))
         return x
 
     iterator = iter(D.range(100).map(note).prefetch(3))
     next(iterator)
     time.sleep(0.2)
     # One was taken, three wait, and one may be on its way.
-    assert len(made) <= 5
+    assert len(result) <= 5
 
 
 @pytest.mark.parametrize(
@@ -454,12 +454,12 @@ elif {end!r} == "interrupt":
         assert process.stdout.readline() == "ready\n"
         if end == "interrupt":
             process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=processes.PATIENCE)
+        _, output = process.communicate(timeout=processes.PATIENCE)
     if end == "interrupt":
-        assert "KeyboardInterrupt" in said
+        assert "KeyboardInterrupt" in output
         assert process.returncode in (1, -signal.SIGINT, 130)
     else:
-        assert process.returncode == (1 if end == "error" else 0), said
+        assert process.returncode == (1 if end == "error" else 0), output
 
 
 def test_a_forked_process_is_told_to_iterate_anew() -> None:
@@ -523,17 +523,17 @@ def test_sparse_values_batch_and_unbatch() -> None:
 
 
 def test_a_cache_is_filled_once_and_only_by_a_whole_pass() -> None:
-    made: list[int] = []
+    result: list[int] = []
 
     def note(x: Any) -> Any:
-        made.append(int(x))
+        result.append(int(x))
         return x
 
     dataset = D.range(4).map(note).cache()
     assert [int(x) for x in dataset.take(2)] == [0, 1]
     for _ in range(3):
         assert [int(x) for x in dataset] == [0, 1, 2, 3]
-    assert len(made) <= 2 + 4
+    assert len(result) <= 2 + 4
 
 
 def test_iterators() -> None:
@@ -687,8 +687,8 @@ def test_any_example_survives(content: dict[str, tuple[str, list[Any]]]) -> None
     data = message(content).SerializeToString()
     again = tf.train.Example.FromString(data)
     assert {
-        name: (one.WhichOneof("kind"), list(getattr(one, one.WhichOneof("kind")).value))
-        for name, one in again.features.feature.items()
+        name: (value.WhichOneof("kind"), list(getattr(value, value.WhichOneof("kind")).value))
+        for name, value in again.features.feature.items()
     } == content
     assert again.SerializeToString() == data
     for name, (kind, items) in content.items():
@@ -710,9 +710,9 @@ def test_damaged_messages_are_refused_or_read(content: dict[str, Any], data: st.
     for parse in (
         tf.train.Example.FromString,
         tf.train.SequenceExample.FromString,
-        lambda one: tf.io.parse_single_example(one, features),
-        lambda one: tf.io.parse_single_sequence_example(one, None, {"a": tf.io.VarLenFeature(tf.int64)}),
-        lambda one: tf.io.parse_tensor(one, tf.float32),
+        lambda item: tf.io.parse_single_example(item, features),
+        lambda item: tf.io.parse_single_sequence_example(item, None, {"a": tf.io.VarLenFeature(tf.int64)}),
+        lambda item: tf.io.parse_tensor(item, tf.float32),
     ):
         try:
             parse(bad)
@@ -721,14 +721,16 @@ def test_damaged_messages_are_refused_or_read(content: dict[str, Any], data: st.
 
 
 def test_the_native_writer_writes_the_same_bytes() -> None:
-    made = message({"b": ("int64_list", [1, -1, 2**40]), "a": ("float_list", [0.5, 2.0])}).SerializeToString()
+    serialize_to_string = message(
+        {"b": ("int64_list", [1, -1, 2**40]), "a": ("float_list", [0.5, 2.0])}
+    ).SerializeToString()
     ints, floats = np.array([1, -1, 2**40]), np.array([0.5, 2.0], dtype=np.float32)
     zero = np.zeros(1, dtype=np.int64)
     sources = [
         (b"b", 3, ints.view(np.uint8), zero, np.array([24]), None),
         (b"a", 2, floats.view(np.uint8), zero, np.array([8]), None),
     ]
-    assert bytes(_native.example_write(1, sources)[0]) == made
+    assert bytes(_native.example_write(1, sources)[0]) == serialize_to_string
 
 
 @given(st.binary(max_size=60))
@@ -888,11 +890,11 @@ def test_bytes_that_are_no_image() -> None:
 
 
 def test_strings_compare_and_hash_like_bytes() -> None:
-    one = String(b"abc")
-    assert one == "abc"
-    assert one != "abd"
-    assert {one: 1}[b"abc"] == 1
-    assert (one + "d") == b"abcd"
+    string = String(b"abc")
+    assert string == "abc"
+    assert string != "abd"
+    assert {string: 1}[b"abc"] == 1
+    assert (string + "d") == b"abcd"
 
 
 def test_values_can_be_pickled() -> None:

@@ -27,11 +27,11 @@ from processes import PATIENCE
 from variants import is_alias
 
 # Formats of tokens have tests of their own, too.
-WRITERS = {name: one for name, one in all_formats().items() if one.writer is not None and not one.fields}
+WRITERS = {name: item for name, item in all_formats().items() if item.writer is not None and not item.fields}
 # Those have transactions of their own; tests/formats/test_lake.py has their tests.
 LAKES = ("delta", "iceberg")
-APPENDING = sorted(name for name, one in WRITERS.items() if one.writer.appends and name not in LAKES)
-OTHERS = sorted(name for name, one in WRITERS.items() if not one.writer.appends and name not in LAKES)
+APPENDING = sorted(name for name, writer in WRITERS.items() if writer.writer.appends and name not in LAKES)
+OTHERS = sorted(name for name, writer in WRITERS.items() if not writer.writer.appends and name not in LAKES)
 MEDIA = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}
 # One name for every way to write a format.
 PLACES = [
@@ -44,11 +44,11 @@ PACKED = [("webdataset", ".tar.gz"), ("json", ".json.gz"), ("zarr", ".zarr.zip")
 
 
 def dataset(name: str, count: int, *fields: str) -> tuple[dict[str, bp.schema.Field], list[dict[str, Any]]]:
-    found = all_formats()[name]
+    result = all_formats()[name]
     media = MEDIA.get(name)
     chosen = {
-        key: one for key, one in EXAMPLE_FIELDS.items()
-        if found.refuses(one[0]) is None
+        key: field for key, field in EXAMPLE_FIELDS.items()
+        if result.refuses(field[0]) is None
         and (media is None or key == media or key not in MEDIA.values())
         and (not fields or key in fields)
     }  # fmt: skip
@@ -69,7 +69,7 @@ def named(tmp_path: Path, name: str, suffix: str | None = None) -> dict[str, Any
 
 
 def hidden(folder: Path) -> list[str]:
-    return [one for one in os.listdir(folder) if one.startswith(".")]
+    return [name for name in os.listdir(folder) if name.startswith(".")]
 
 
 # --- what every format does ---------------------------------------------------------------------------
@@ -111,10 +111,10 @@ def test_what_was_written_as_a_whole_goes_on(tmp_path, name):
 def test_nothing_added_changes_nothing(tmp_path, name):
     where, (schema, samples) = named(tmp_path, name), dataset(name, 4)
     write(**where, schema=schema, samples=samples, mode="append")
-    files = [one for one in [Path(where["path"]), *Path(where["path"]).rglob("*")] if one.is_file()]
-    before = [one.read_bytes() for one in files]
+    files = [item for item in [Path(where["path"]), *Path(where["path"]).rglob("*")] if item.is_file()]
+    before = [file.read_bytes() for file in files]
     write(**where, schema=schema, samples=[], mode="append")
-    assert [one.read_bytes() for one in files] == before
+    assert [file.read_bytes() for file in files] == before
     assert not hidden(tmp_path)
 
 
@@ -181,7 +181,7 @@ def test_the_cost_is_that_of_what_is_new(tmp_path, name):
 # --- what cannot be appended to -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [one for one in OTHERS if not all_formats()[one].tensors])
+@pytest.mark.parametrize("name", [item for item in OTHERS if not all_formats()[item].tensors])
 def test_formats_that_cannot_say_so(tmp_path, name):
     where, (schema, samples) = named(tmp_path, name), dataset(name, 3)
     # A first one is made as ever.
@@ -189,11 +189,11 @@ def test_formats_that_cannot_say_so(tmp_path, name):
     with pytest.raises(bp.OptionError, match=f"^{where['path']}: {name} files cannot be appended to") as told:
         bp.create(**where, schema=schema, mode="append")
     assert "shard_samples" in str(told.value)
-    assert all(one in str(told.value) for one in APPENDING)
+    assert all(item in str(told.value) for item in APPENDING)
     assert not hidden(tmp_path)
 
 
-@pytest.mark.parametrize("name", [one for one in OTHERS if all_formats()[one].tensors])
+@pytest.mark.parametrize("name", [item for item in OTHERS if all_formats()[item].tensors])
 def test_models_cannot(tmp_path, name):
     path = tmp_path / f"a{all_formats()[name].suffixes[0]}"
     path.write_bytes(b"x")
@@ -214,14 +214,14 @@ def test_what_is_packed_as_a_whole(tmp_path, name, suffix):
 def test_fields_that_do_not_fit(tmp_path):
     path = tmp_path / "a.jsonl"
     write(path, {"n": bp.Int(), "t": bp.Text()}, [{"n": 1, "t": "a"}])
-    for schema, said in (
+    for schema, text in (
         ({"n": bp.Int()}, "the samples lack t"),
         ({"n": bp.Int(), "t": bp.Text(), "u": bp.Bool()}, "the dataset has no u; its fields are n, t"),
         ({"n": bp.Float(), "t": bp.Text()}, "field 'n': it is Float.*, and in the dataset Int"),
         ({"n": bp.Int("int8"), "t": bp.Text()}, "field 'n'"),
         ({"n": bp.Int(optional=True), "t": bp.Text()}, "never missing in the dataset"),
     ):
-        with pytest.raises(bp.SchemaError, match=said):
+        with pytest.raises(bp.SchemaError, match=text):
             bp.create(path, schema, mode="append")
     # The order of the dataset stays.
     write(path, {"t": bp.Text(), "n": bp.Int()}, [{"n": 2, "t": "b"}], mode="append")
@@ -234,7 +234,7 @@ def test_class_names_have_to_agree(tmp_path):
     with pytest.raises(bp.SchemaError, match="field 'y'"):
         bp.create(path, {"y": bp.Int(names=("dog", "cat"))}, mode="append")
     write(path, {"y": bp.Int()}, [{"y": 0}], mode="append")
-    assert [one["y"] for one in bp.open(path)] == [1, 0]
+    assert [sample["y"] for sample in bp.open(path)] == [1, 0]
 
 
 def test_options_that_do_not_fit(tmp_path):
@@ -306,7 +306,7 @@ def test_an_archive_of_others_goes_on(tmp_path):
     write(path, None, [{"__key__": "c", "txt": "three"}], mode="append")
     with tarfile.open(path) as archive:
         assert archive.getnames() == ["a.txt", "folder", "b.txt", "__x__/note", "c.txt"]
-    assert [one["txt"] for one in bp.open(path)] == ["one", "two", "three"]
+    assert [sample["txt"] for sample in bp.open(path)] == ["one", "two", "three"]
     with pytest.raises(bp.EncodeError, match="the key 'c' too"):
         write(path, None, [{"__key__": "c", "txt": "four"}], mode="append")
 
@@ -319,7 +319,7 @@ def test_chunks_that_are_not_full_go_on(tmp_path, suffix, compression, chunks):
     path, values = tmp_path / f"a{suffix}", np.arange(23 * 12, dtype=np.int16).reshape(23, 4, 3)
     options: dict[str, Any] = {"compression": compression, "chunks": chunks}
     for first, last in ((0, 6), (6, 7), (7, 20), (20, 23)):
-        samples = [{"x": one} for one in values[first:last]]
+        samples = [{"x": value} for value in values[first:last]]
         write(path, {"x": bp.Tensor("int16", (4, 3))}, samples, mode="append", **options)
         options = {}
         assert np.array_equal(bp.open(path).read(range(last))["x"], values[:last])
@@ -336,7 +336,7 @@ def test_datasets_of_others_in_hdf5(tmp_path):
     write(path, None, [{"x": 5.0, "t": "new"}], mode="append")
     with h5py.File(path) as file:
         assert file["x"][:].tolist() == [0, 1, 2, 3, 4, 5]
-        assert [one.decode() for one in file["t"][:]] == ["a"] * 5 + ["new"]
+        assert [item.decode() for item in file["t"][:]] == ["a"] * 5 + ["new"]
         assert dict(file.attrs) == {"who": "me"}
     assert old.read(range(5))["x"].tolist() == [0, 1, 2, 3, 4]
     with h5py.File(path, "w") as file:
@@ -375,7 +375,7 @@ def test_a_reader_of_lmdb_notices_that_its_pages_may_be_gone(tmp_path):
     write(path, None, [{"n": 3}], mode="append")
     with pytest.raises(bp.BusyError, match="refresh"):
         old.read([0])
-    assert [one["n"] for one in old.refresh()] == [0, 1, 2, 3]
+    assert [row["n"] for row in old.refresh()] == [0, 1, 2, 3]
 
 
 # --- one change ---------------------------------------------------------------------------------------
@@ -397,19 +397,19 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
     waits = threading.Event()
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: waits.set())
     writer = threading.Thread(target=write, args=(path, None, [{"n": 1}]), kwargs={"mode": "append"})
-    found: list[int] = []
-    reader = threading.Thread(target=lambda: found.append(len(bp.open(path))))
+    actual: list[int] = []
+    reader = threading.Thread(target=lambda: actual.append(len(bp.open(path))))
     writer.start()
     try:
         assert half.wait(PATIENCE)
         reader.start()
         assert waits.wait(PATIENCE)
-        assert not found
+        assert not actual
     finally:
         go.set()
         writer.join()
     reader.join()
-    assert found == [2]
+    assert actual == [2]
 
 
 def test_a_full_disk_is_told_before_anything_changes(tmp_path, monkeypatch):
@@ -448,9 +448,9 @@ def test_a_checksum_is_that_of_all_bytes(tmp_path):
     tail.write(np.arange(3, 5, dtype=np.uint32))
     at = checksums.grow(tmp_path / "a.crc", tail, 2)
     spool.write_at(tail.read_at(tail.size, 0), at)
-    found = checksums.load(str(tmp_path / "a"))
-    assert found is not None
-    assert found.sums[:, 0].tolist() == [0, 1, 2, 3, 4]
+    loaded = checksums.load(str(tmp_path / "a"))
+    assert loaded is not None
+    assert loaded.sums[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 # --- shards, conversions, the command line ------------------------------------------------------------
@@ -462,12 +462,12 @@ def test_shards_are_added(tmp_path, name):
     path, shards = tmp_path / f"a{suffix}", str(tmp_path / f"a-*{suffix}")
     write(path, schema, samples[:4], shard_samples=2, mode="append", checksums=True)
     reader = bp.open(shards)
-    before = {one: os.stat(tmp_path / one) for one in os.listdir(tmp_path)}
+    before = {name: os.stat(tmp_path / name) for name in os.listdir(tmp_path)}
     with pytest.raises(bp.SchemaError):
         bp.create(path, {"other": bp.Int()}, shard_samples=3, mode="append")
     write(path, None, samples[4:], shard_samples=3, mode="append", checksums=True)
-    assert [os.stat(tmp_path / one) for one in before] == list(before.values())
-    assert sorted(one for one in os.listdir(tmp_path) if one not in before and one.endswith(suffix)) == [
+    assert [os.stat(tmp_path / item) for item in before] == list(before.values())
+    assert sorted(name for name in os.listdir(tmp_path) if name not in before and name.endswith(suffix)) == [
         f"a-00002{suffix}", f"a-00003{suffix}",
     ]  # fmt: skip
     check_samples(bp.open(shards), schema, samples)
@@ -482,8 +482,8 @@ def test_a_joined_dataset_looks_again(tmp_path):
         write(tmp_path / f"{name}.jsonl", {"n": bp.Int()}, [{"n": 1}])
     both = bp.concat([bp.open(tmp_path / "a.jsonl"), bp.open(tmp_path / "b.jsonl")])
     write(tmp_path / "a.jsonl", None, [{"n": 2}], mode="append")
-    assert [one["n"] for one in both] == [1, 1]
-    assert [one["n"] for one in both.refresh()] == [1, 2, 1]
+    assert [row["n"] for row in both] == [1, 1]
+    assert [row["n"] for row in both.refresh()] == [1, 2, 1]
 
 
 def test_a_conversion_appends(tmp_path, capsys):
@@ -495,7 +495,7 @@ def test_a_conversion_appends(tmp_path, capsys):
         main(["convert", str(tmp_path / "b.jsonl"), str(tmp_path / "a.csv"), "--append", "--limit", "1"]) == 0
     )
     assert "1 sample" in capsys.readouterr().out
-    assert [one["n"] for one in bp.open(tmp_path / "a.csv")] == [0, 1, 2, 3, 4, 3]
+    assert [sample["n"] for sample in bp.open(tmp_path / "a.csv")] == [0, 1, 2, 3, 4, 3]
     assert main(["convert", str(tmp_path / "b.jsonl"), str(tmp_path / "new.tfrecord"), "--append"]) == 0
     assert len(bp.open(tmp_path / "new.tfrecord")) == 2
     write(tmp_path / "c.parquet", {"n": bp.Int()}, [{"n": 1}])
@@ -519,7 +519,7 @@ def test_a_stopped_append_is_resumed(tmp_path):
         assert len(bp.open(path)) == 5
         done = bp.convert(source, path, append=True, resume=True)
         assert done.resumed_at > 0
-        assert [one["n"] for one in bp.open(path)] == [*range(5), *range(60)]
+        assert [sample["n"] for sample in bp.open(path)] == [*range(5), *range(60)]
         with pytest.raises(KeyboardInterrupt):
             bp.convert(source, path, append=True, progress=stop, options=options)
         os.rename(tmp_path / f".{name}.partial", tmp_path / "away")
@@ -539,7 +539,7 @@ def test_objects_are_not_appended_to_but_shards_are_added(bucket):
         samples = [{"n": 4 * part + n} for n in range(4)]
         write(url, schema, samples, mode="append", shard_samples=2, **options)
     assert sorted(os.listdir(bucket.root)) == [f"a-{n:05d}.tar" for n in range(4)]
-    assert [one["n"] for one in bp.open(f"{bucket.url}/a-*.tar", **options)] == list(range(8))
+    assert [sample["n"] for sample in bp.open(f"{bucket.url}/a-*.tar", **options)] == list(range(8))
 
 
 def test_the_guide_lists_what_can():
@@ -590,13 +590,13 @@ def test_an_index_grows_with_its_file(tmp_path, monkeypatch, suffix, ours):
     assert grew[-1]
     kept = container.read(place)
     whole = bp.open(path, index="rebuild")
-    made = container.read(place)
+    result = container.read(place)
     assert grown.schema == whole.schema
     assert len(grown) == len(whole) == 50
-    assert kept.header["facts"] == made.header["facts"]
-    arrays = [one.arrays(one.header["arrays"]) for one in (kept, made)]
-    assert {name: one.tolist() for name, one in arrays[0].items()} == {
-        name: one.tolist() for name, one in arrays[1].items()
+    assert kept.header["facts"] == result.header["facts"]
+    arrays = [item.arrays(item.header["arrays"]) for item in (kept, result)]
+    assert {name: array.tolist() for name, array in arrays[0].items()} == {
+        name: array.tolist() for name, array in arrays[1].items()
     }
 
 

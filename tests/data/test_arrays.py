@@ -56,7 +56,7 @@ def n5(folder):
     import zlib
 
     top = folder / "blocks.n5"
-    for index in np.ndindex(*(-(-size // one) for size, one in zip(SHAPE, CHUNKS, strict=True))):
+    for index in np.ndindex(*(-(-size // chunk) for size, chunk in zip(SHAPE, CHUNKS, strict=True))):
         box = tuple(slice(n * c, (n + 1) * c) for n, c in zip(index, CHUNKS, strict=True))
         block = VALUES[box]
         file = top / "volume" / os.path.join(*map(str, index[::-1]))
@@ -186,25 +186,25 @@ def index_of(size):
 
 @st.composite
 def keys(draw):
-    found = [draw(index_of(size)) for size in SHAPE][: draw(st.integers(0, 3))]
+    result = [draw(index_of(size)) for size in SHAPE][: draw(st.integers(0, 3))]
     if draw(st.booleans()):
-        at = draw(st.integers(0, len(found)))
-        found[at:] = [Ellipsis, *(found[at:] if at + len(SHAPE) > len(found) else [])]
+        at = draw(st.integers(0, len(result)))
+        result[at:] = [Ellipsis, *(result[at:] if at + len(SHAPE) > len(result) else [])]
         # What stands behind the dots belongs to the last axes.
-        behind = len(found) - at - 1
-        found[at + 1 :] = [draw(index_of(size)) for size in SHAPE[len(SHAPE) - behind :]] if behind else []
-    return tuple(found)
+        behind = len(result) - at - 1
+        result[at + 1 :] = [draw(index_of(size)) for size in SHAPE[len(SHAPE) - behind :]] if behind else []
+    return tuple(result)
 
 
 @pytest.fixture(scope="module")
 def every(made):
     """The arrays of all formats whose libraries are there."""
-    found = {}
+    result = {}
     for make in FORMATS:
         with contextlib.suppress(pytest.skip.Exception):
-            found[make.__name__] = made(make)
-    assert found
-    return found
+            result[make.__name__] = made(make)
+    assert result
+    return result
 
 
 @settings(deadline=None, max_examples=60)
@@ -212,13 +212,13 @@ def every(made):
 def test_slices_are_those_of_numpy(key, every):
     wanted = VALUES[key]
     for name, array in every.items():
-        found = array[key]
-        assert np.array_equal(found, wanted), name
-        assert found.dtype == wanted.dtype, name
-        assert found.shape == wanted.shape, name
+        result = array[key]
+        assert np.array_equal(result, wanted), name
+        assert result.dtype == wanted.dtype, name
+        assert result.shape == wanted.shape, name
 
 
-@pytest.mark.parametrize("make", FORMATS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("make", FORMATS, ids=lambda item: item.__name__)
 def test_an_array_says_what_it_is(make, made):
     array = made(make)
     assert (array.shape, array.dtype, array.ndim, len(array)) == (SHAPE, np.dtype("int32"), 3, 11)
@@ -322,9 +322,9 @@ def test_truth_values_and_times(tmp_path):
     flags = RNG.random((5, 6)) > 0.5
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("flags", data=flags, chunks=(2, 4), compression="gzip")
-    found = bp.open(tmp_path / "a.h5").array("flags")
-    assert found.dtype == np.bool_
-    assert np.array_equal(found[1:, 2], flags[1:, 2])
+    result = bp.open(tmp_path / "a.h5").array("flags")
+    assert result.dtype == np.bool_
+    assert np.array_equal(result[1:, 2], flags[1:, 2])
     times = np.arange(12).astype("datetime64[s]").reshape(4, 3)
     np.save(tmp_path / "times.npy", times)
     assert np.array_equal(bp.open(tmp_path / "times.npy").array("data")[::2, 1], times[::2, 1])
@@ -474,8 +474,8 @@ def test_many_threads_slice_one_array(made):
     array = made(zarr3)
     boxes = [tuple(slice(a, a + 5) for a in RNG.integers(0, 6, 3)) for _ in range(64)]
     with ThreadPoolExecutor(8) as pool:
-        for box, found in zip(boxes, pool.map(array.__getitem__, boxes), strict=True):
-            assert np.array_equal(found, VALUES[box])
+        for box, item in zip(boxes, pool.map(array.__getitem__, boxes), strict=True):
+            assert np.array_equal(item, VALUES[box])
 
 
 def test_after_a_fork(made):
@@ -491,7 +491,7 @@ def test_after_a_fork(made):
 
 def asked_for(proxy, name):
     """The objects below a name that were fetched, as far as they are chunks."""
-    paths = [one.path.partition("?")[0] for one in list(proxy.requests) if one.kind == "GET"]
+    paths = [request.path.partition("?")[0] for request in list(proxy.requests) if request.kind == "GET"]
     return sorted(path.partition(f"{name}/c/")[2] for path in paths if f"{name}/c/" in path)
 
 

@@ -71,13 +71,13 @@ from batchplant.schema import Decimal, Time, Uuid
     ],
 )
 def test_text_and_back(text, same):
-    made = parse(text)
-    assert str(made) == same
-    assert parse(same) == made
+    result = parse(text)
+    assert str(result) == same
+    assert parse(same) == result
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "said"),
+    ("text", "column", "message"),
     [
         ("", 1, "empty"),
         ("   ", 1, "empty"),
@@ -120,21 +120,21 @@ def test_text_and_back(text, same):
         ("not " * 500 + "x", 401, "too deep"),
     ],
 )
-def test_an_error_points_at_the_column(text, column, said):
+def test_an_error_points_at_the_column(text, column, message):
     with pytest.raises(OptionError) as caught:
         parse(text)
     assert str(caught.value).startswith(f"column {column} of the filter")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @given(st.text(max_size=40))
 def test_any_text_parses_or_is_refused(text):
     try:
-        made = parse(text)
+        result = parse(text)
     except OptionError:
         return
-    assert parse(str(made)) == made
+    assert parse(str(result)) == result
 
 
 def test_nothing_is_run():
@@ -146,7 +146,7 @@ def test_nothing_is_run():
 
 
 @pytest.mark.parametrize(
-    ("made", "text"),
+    ("result", "text"),
     [
         (col("x") > 3, "x > 3"),
         (col("x") < 3, "x < 3"),
@@ -169,9 +169,9 @@ def test_nothing_is_run():
         (col("k") == memoryview(b"a"), "k == b'a'"),
     ],
 )
-def test_objects(made, text):
-    assert str(as_condition(made)) == text
-    assert parse(text) == as_condition(made)
+def test_objects(result, text):
+    assert str(as_condition(result)) == text
+    assert parse(text) == as_condition(result)
 
 
 def test_a_condition_has_no_truth():
@@ -214,7 +214,7 @@ SCHEMA = Schema(
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("text", "error", "message"),
     [
         ("lable == 1", FieldNameError, "did you mean label?"),
         ("label == 'catt'", OptionError, "did you mean cat?"),
@@ -242,10 +242,10 @@ SCHEMA = Schema(
         ("byte == 1 and lable == 2", FieldNameError, "column 15"),
     ],
 )
-def test_what_does_not_fit_its_field_is_refused(text, error, said):
+def test_what_does_not_fit_its_field_is_refused(text, error, message):
     with pytest.raises(error) as caught:
         bind(parse(text), SCHEMA)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("column ")
 
 
@@ -381,14 +381,14 @@ def test_decimals_and_other_numbers_are_compared_exactly(samples, op):
 
     for left in ("price", "other"):
         for right in schema:
-            for one, two in ((left, right), (right, left)):
+            for item, two in ((left, right), (right, left)):
                 wanted = [
                     row
                     for row, sample in enumerate(samples)
-                    if None not in (sample[one], sample[two])
-                    and PLAIN[op](exact(sample[one]), exact(sample[two]))
+                    if None not in (sample[item], sample[two])
+                    and PLAIN[op](exact(sample[item]), exact(sample[two]))
                 ]
-                assert rows_of(f"{one} {op} {two}", schema, samples) == wanted
+                assert rows_of(f"{item} {op} {two}", schema, samples) == wanted
 
 
 @given(
@@ -400,20 +400,20 @@ def test_any_number_is_compared_with_its_own_digits(value, op):
     samples = [
         {"price": str(n + decimal.Decimal("0.1")), "n": n, "u": abs(n)} for n in (-(10**9), -1, 0, 1, 200)
     ]
-    samples = [{**one, "u": one["u"] % 256} for one in samples]
+    samples = [{**sample, "u": sample["u"] % 256} for sample in samples]
     digits = decimal.Decimal(repr(value)) if isinstance(value, float) else decimal.Decimal(value)
     condition = PLAIN[op](col("price"), value)
     for name, exact in (("price", decimal.Decimal), ("n", int), ("u", int)):
         condition = as_condition(PLAIN[op](col(name), value))
         columns = encode_samples(schema, samples)
-        found = matching(bind(condition, schema), schema, columns).tolist()
-        assert found == [PLAIN[op](exact(one[name]), digits) for one in samples]
+        actual = matching(bind(condition, schema), schema, columns).tolist()
+        assert actual == [PLAIN[op](exact(sample[name]), digits) for sample in samples]
 
 
 def test_cells_that_are_no_number_are_in_no_order():
     schema = Schema(price=Decimal(10, 2), x=Float())
     texts = ["1.00", "sNaN", "NaN", "words", "1e999999999"]
-    columns = encode_samples(Schema(price=Text(), x=Float()), [{"price": one, "x": 0.0} for one in texts])
+    columns = encode_samples(Schema(price=Text(), x=Float()), [{"price": text, "x": 0.0} for text in texts])
 
     def rows(text):
         return np.flatnonzero(matching(bind(parse(text), schema), schema, columns)).tolist()
@@ -431,9 +431,9 @@ def test_a_long_filter_is_cut_into_words_in_one_pass(count, monkeypatch):
         copied = 0
 
         def __getitem__(self, key):
-            found = super().__getitem__(key)
-            Letters.copied += len(found)
-            return found
+            result = super().__getitem__(key)
+            Letters.copied += len(result)
+            return result
 
     parse(Letters(" or ".join(["x < 1"] * count)))
     assert Letters.copied <= 10
@@ -516,12 +516,12 @@ SAMPLES = st.lists(
 
 def _leaf(name):
     value = VALUES[name]
-    compare = st.builds(lambda op, one: ("compare", name, op, one), st.sampled_from(list(PLAIN)), value)
+    compare = st.builds(lambda op, item: ("compare", name, op, item), st.sampled_from(list(PLAIN)), value)
     member = st.builds(lambda many: ("in", name, many), st.lists(value, max_size=4))
-    found = [compare, member, st.just(("null", name))]
+    result = [compare, member, st.just(("null", name))]
     if name in "tb":
-        found.append(st.builds(lambda text: ("like", name, text), st.text("a%_bé\\\n", max_size=5)))
-    return st.one_of(found)
+        result.append(st.builds(lambda text: ("like", name, text), st.text("a%_bé\\\n", max_size=5)))
+    return st.one_of(result)
 
 
 TREES = st.recursive(
@@ -582,7 +582,7 @@ def truth(tree, sample):
         if kind == "like":
             return is_like(*([*cell], [*tree[2]]) if isinstance(cell, str) else split_bytes(cell, tree[2]))
         if kind == "in":
-            return any(cell == one for one in tree[2])
+            return any(cell == item for item in tree[2])
         if isinstance(cell, str):
             return PLAIN[tree[2]](cell.encode(), tree[3].encode())
         return PLAIN[tree[2]](cell, tree[3])
@@ -600,8 +600,8 @@ def truth(tree, sample):
 def test_rows_are_those_of_plain_python(tree, samples):
     condition = made_of(tree)
     columns = encode_samples(FIELDS, samples)
-    found = matching(bind(condition, FIELDS), FIELDS, columns).tolist()
-    assert found == [truth(tree, sample) is True for sample in samples]
+    actual = matching(bind(condition, FIELDS), FIELDS, columns).tolist()
+    assert actual == [truth(tree, sample) is True for sample in samples]
     nan = any(isinstance(part, float) and math.isnan(part) for part in _flat(tree))
     infinite = any(isinstance(part, float) and math.isinf(part) for part in _flat(tree))
     if not nan and not infinite:
@@ -630,9 +630,9 @@ def test_bounds_never_hide_a_row(tree, samples, known):
     bound = bind(made_of(tree), FIELDS)
     by_name = {name: _bounds(name, samples) for name in FIELDS}
     if known == "no counts":
-        by_name = {name: one._replace(missing=None, rows=None) for name, one in by_name.items()}
+        by_name = {name: value._replace(missing=None, rows=None) for name, value in by_name.items()}
     elif known == "low only":
-        by_name = {name: one._replace(high=None) for name, one in by_name.items()}
+        by_name = {name: value._replace(high=None) for name, value in by_name.items()}
     elif known == "nothing":
         by_name = dict.fromkeys(by_name, Bounds())
     if any(truth(tree, sample) is True for sample in samples):

@@ -44,16 +44,16 @@ def save(path, count=200, first=0, **options):
 
 
 def numbers(reader):
-    return [one["n"] for one in reader]
+    return [row["n"] for row in reader]
 
 
 CASES = {
-    "label == 'cat' and n >= 100": lambda one: one["label"] == 0 and one["n"] >= 100,
-    "name is null or x < 3": lambda one: one["name"] is None or one["x"] < 3,
-    "name > 'name 4' and label in ('dog', 2)": lambda one: (one["name"] or "") > "name 4" and one["label"],
-    "not name == 'name 3'": lambda one: one["name"] not in (None, "name 3"),
-    "n > 1000": lambda one: False,
-    "n >= 0": lambda one: True,
+    "label == 'cat' and n >= 100": lambda row: row["label"] == 0 and row["n"] >= 100,
+    "name is null or x < 3": lambda row: row["name"] is None or row["x"] < 3,
+    "name > 'name 4' and label in ('dog', 2)": lambda row: (row["name"] or "") > "name 4" and row["label"],
+    "not name == 'name 3'": lambda row: row["name"] not in (None, "name 3"),
+    "n > 1000": lambda item: False,
+    "n >= 0": lambda item: True,
 }
 
 
@@ -73,15 +73,15 @@ def kept(tmp_path_factory):
 )
 def test_formats(name, text, kept):
     path = kept(name)
-    found = bp.open(path, where=text)
+    reader = bp.open(path, where=text)
     wanted = [n for n in range(200) if CASES[text](sample(n))]
-    assert len(found) == len(wanted)
-    assert numbers(found) == wanted
+    assert len(reader) == len(wanted)
+    assert numbers(reader) == wanted
     if wanted:
-        assert found[-1] == bp.open(path)[wanted[-1]]
-        picked = found.read([0, -1, 0])["n"]
+        assert reader[-1] == bp.open(path)[wanted[-1]]
+        picked = reader.read([0, -1, 0])["n"]
         assert np.asarray(picked).tolist() == [wanted[0], wanted[-1], wanted[0]]
-    facts = found.facts()
+    facts = reader.facts()
     assert (facts["filter"], facts["filtered from"]) == (text, 200)
 
 
@@ -96,18 +96,18 @@ def test_decimals_against_other_fields(name, tmp_path):
         left, op, right = text.split()
         wanted = [
             row
-            for row, one in enumerate(data)
-            if PLAIN[op](fractions.Fraction(one[left]), fractions.Fraction(one[right]))
+            for row, item in enumerate(data)
+            if PLAIN[op](fractions.Fraction(item[left]), fractions.Fraction(item[right]))
         ]
-        assert [one["price"] for one in data.filter(text)] == [data[row]["price"] for row in wanted]
+        assert [row["price"] for row in data.filter(text)] == [data[row]["price"] for row in wanted]
     assert len(data.filter(col("n") < decimal.Decimal("2.5"))) == len(data.filter("n == 0"))
 
 
 def test_csv_and_data_in_memory(tmp_path):
     (tmp_path / "a.csv").write_text("a,label\n1,cat\n2,dog\n3,cat\n")
-    assert [one["a"] for one in bp.open(tmp_path / "a.csv", where="label == 'cat'")] == [1, 3]
+    assert [row["a"] for row in bp.open(tmp_path / "a.csv", where="label == 'cat'")] == [1, 3]
     data = {"a": np.arange(5), "label": ["x", "y", "x", "y", "x"]}
-    assert [one["a"] for one in bp.open(data, where=(col("label") == "x") & (col("a") > 0))] == [2, 4]
+    assert [row["a"] for row in bp.open(data, where=(col("label") == "x") & (col("a") > 0))] == [2, 4]
     with pytest.raises(bp.FieldNameError, match=r"column 1 .*\(did you mean label\?"):
         bp.open(tmp_path / "a.csv", where="lable == 'cat'")
     with pytest.raises(bp.OptionError, match="column 3"):
@@ -117,10 +117,10 @@ def test_csv_and_data_in_memory(tmp_path):
 def test_shards(tmp_path):
     for number in range(4):
         save(tmp_path / f"part-{number}.parquet", 50, 50 * number)
-    found = bp.open(tmp_path / "part-*.parquet", where="n >= 120 and n < 130 or n == 3")
-    assert numbers(found) == [3, *range(120, 130)]
-    assert found.read([5, 0])["n"].tolist() == [124, 3]
-    facts = found.facts()
+    reader = bp.open(tmp_path / "part-*.parquet", where="n >= 120 and n < 130 or n == 3")
+    assert numbers(reader) == [3, *range(120, 130)]
+    assert reader.read([5, 0])["n"].tolist() == [124, 3]
+    facts = reader.facts()
     assert facts["row groups skipped"] == "2 of 4"
     assert facts["bytes skipped"] > 0
     mixed = bp.concat([bp.open(tmp_path / "part-1.parquet"), bp.open(save(tmp_path / "b.beton", 50))])
@@ -145,31 +145,31 @@ def test_views(tmp_path):
 
 def test_order_and_repeats_of_a_view_stay(tmp_path):
     reader = bp.open(save(tmp_path / "a.parquet", row_group_size=500)).subset([5, 150, 5, 3, 150])
-    found = reader.filter("n > 3")
-    assert numbers(found) == [5, 150, 5, 150]
+    result = reader.filter("n > 3")
+    assert numbers(result) == [5, 150, 5, 150]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
 def test_a_filtered_reader_is_pickled_with_its_samples(name, tmp_path):
-    found = bp.open(save(tmp_path / name), where="label == 'dog'")
-    again = pickle.loads(pickle.dumps(found))
-    assert numbers(again) == numbers(found)
+    reader = bp.open(save(tmp_path / name), where="label == 'dog'")
+    again = pickle.loads(pickle.dumps(reader))
+    assert numbers(again) == numbers(reader)
     assert again.facts()["filter"] == "label == 'dog'"
 
 
 def test_refresh_filters_again(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"n": 1}\n{"n": 5}\n')
-    found = bp.open(path, where="n > 3")
-    assert numbers(found) == [5]
+    reader = bp.open(path, where="n > 3")
+    assert numbers(reader) == [5]
     path.write_text('{"n": 1}\n{"n": 5}\n{"n": 7}\n')
-    assert numbers(found.refresh()) == [5, 7]
+    assert numbers(reader.refresh()) == [5, 7]
 
 
 def test_verify_counts_only_the_samples_that_are_left(tmp_path):
     path = save(tmp_path / "a.parquet")
-    found = bp.verify(path, where="n < 10", decode=True)
-    assert (found.samples, found.problems) == (10, [])
+    report = bp.verify(path, where="n < 10", decode=True)
+    assert (report.samples, report.problems) == (10, [])
 
 
 def test_convert_keeps_only_the_samples_that_are_left(tmp_path):
@@ -274,7 +274,7 @@ def test_what_is_remembered_is_not_believed(scans, tmp_path, monkeypatch):
     monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     path = save(tmp_path / "a.jsonl")
     wanted = numbers(bp.open(path, where="label == 'cow'"))
-    places = [one for one in (tmp_path / "index").rglob("*") if one.is_file()]
+    places = [path for path in (tmp_path / "index").rglob("*") if path.is_file()]
     assert places
     for place in places:
         place.write_bytes(place.read_bytes()[:-8] + b"\xff" * 8)

@@ -23,37 +23,37 @@ def pair(tmp_path):
 
 
 def test_by_position(pair):
-    one = bp.open({"a": np.arange(4)})
+    reader = bp.open({"a": np.arange(4)})
     other = bp.open({"b": np.arange(4) * 10, "c": ["x", "y", "z", "w"]})
-    found = bp.join([one, other])
-    assert list(found.schema) == ["a", "b", "c"]
-    assert found[2] == {"a": 2, "b": 20, "c": "z"}
-    assert found.read([3, 0], ["c", "a"])["a"].tolist() == [3, 0]
+    result = bp.join([reader, other])
+    assert list(result.schema) == ["a", "b", "c"]
+    assert result[2] == {"a": 2, "b": 20, "c": "z"}
+    assert result.read([3, 0], ["c", "a"])["a"].tolist() == [3, 0]
     with pytest.raises(bp.OptionError, match=r"has 4, .* has 3: join them by key \(on=…\)"):
-        bp.join([one, other[:3]])
-    assert len(bp.join([one, other[:3]], how="inner")) == 3
+        bp.join([reader, other[:3]])
+    assert len(bp.join([reader, other[:3]], how="inner")) == 3
 
 
 def test_by_key_images_stay_in_place(pair):
     photos, facts = pair
-    found = bp.join([photos, facts], on=[None, "name"])
-    assert list(found.schema) == ["image", "name", "width"]
-    assert all(sample["image"].shape[1] == sample["width"] for sample in found)
-    assert found.spans("image", [4]).files == (str(photos / "4.jpg"),)
-    assert found.by_key("3.jpg")["width"] == 11
-    again = pickle.loads(pickle.dumps(found))
+    result = bp.join([photos, facts], on=[None, "name"])
+    assert list(result.schema) == ["image", "name", "width"]
+    assert all(sample["image"].shape[1] == sample["width"] for sample in result)
+    assert result.spans("image", [4]).files == (str(photos / "4.jpg"),)
+    assert result.by_key("3.jpg")["width"] == 11
+    again = pickle.loads(pickle.dumps(result))
     assert again[1]["name"] == "1.jpg"
-    batches = list(bp.Loader(found.subset([1, 1]), 2))
+    batches = list(bp.Loader(result.subset([1, 1]), 2))
     assert batches[0]["width"].tolist() == [9, 9]
-    assert bp.verify(found, decode=True).ok
+    assert bp.verify(result, decode=True).ok
 
 
 def test_keys_of_their_own(tmp_path, pair):
     photos, _ = pair
     bp.convert(photos, tmp_path / "masks", rename={"image": "image"})
     one, other = bp.open(photos), bp.open(photos).rename({"image": "second"})
-    found = bp.join([one, other[::-1]], on="key")
-    assert all(np.array_equal(sample["image"], sample["second"]) for sample in found)
+    result = bp.join([one, other[::-1]], on="key")
+    assert all(np.array_equal(sample["image"], sample["second"]) for sample in result)
 
 
 def test_what_has_no_partner(pair):
@@ -63,9 +63,9 @@ def test_what_has_no_partner(pair):
         bp.join([photos, some], on=[None, "name"])
     with pytest.raises(bp.SampleKeyError, match=r"the sample '3.jpg' has no partner in .*how='inner'"):
         bp.join([some, photos], on=["name", None])
-    found = bp.join([photos, some], on=[None, "name"], how="inner")
-    assert [sample["name"] for sample in found] == ["0.jpg", "1.jpg", "2.jpg", "4.jpg"]
-    assert all(sample["image"].shape[1] == sample["width"] for sample in found)
+    result = bp.join([photos, some], on=[None, "name"], how="inner")
+    assert [sample["name"] for sample in result] == ["0.jpg", "1.jpg", "2.jpg", "4.jpg"]
+    assert all(sample["image"].shape[1] == sample["width"] for sample in result)
 
 
 def test_one_field_in_both(pair):
@@ -74,8 +74,8 @@ def test_one_field_in_both(pair):
         bp.SchemaError, match=r"both have a field 'x': rename it in one, as with \.rename\(\{'x': 'x_2'\}\)"
     ):
         bp.join([left, right], on="id")
-    found = bp.join([left, right.rename({"x": "y"})], on="id")
-    assert list(found) == [{"id": 1, "x": 4, "y": 8}, {"id": 2, "x": 5, "y": 9}, {"id": 3, "x": 6, "y": 7}]
+    result = bp.join([left, right.rename({"x": "y"})], on="id")
+    assert list(result) == [{"id": 1, "x": 4, "y": 8}, {"id": 2, "x": 5, "y": 9}, {"id": 3, "x": 6, "y": 7}]
 
 
 def test_a_key_that_two_have(pair):
@@ -102,9 +102,9 @@ def test_arguments_that_are_none(sources, options, reason):
 
 
 def test_renamed_fields(pair):
-    found = bp.open(pair[0]).rename({"image": "photo"})
-    assert list(found.schema) == ["photo"]
-    assert found[0]["photo"].shape == (8, 8, 3)
-    assert found.spans("photo", [0]).files == (str(pair[0] / "0.jpg"),)
+    result = bp.open(pair[0]).rename({"image": "photo"})
+    assert list(result.schema) == ["photo"]
+    assert result[0]["photo"].shape == (8, 8, 3)
+    assert result.spans("photo", [0]).files == (str(pair[0] / "0.jpg"),)
     with pytest.raises(bp.FieldNameError, match="no field 'nonsense'"):
-        found.rename({"nonsense": "x"})
+        result.rename({"nonsense": "x"})

@@ -128,7 +128,7 @@ def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hashes_are_those_of_the_bytes_alone() -> None:
     cells = [b"", b"a", b"a\0", b"12345678", b"123456789", b"x" * 300, b"y" * 256]
     whole = hash_cells(*column_runs(Ragged.from_cells(cells)))
-    alone = [int(hash_cells(*column_runs(Ragged.from_cells([one])))[0]) for one in cells]
+    alone = [int(hash_cells(*column_runs(Ragged.from_cells([cell])))[0]) for cell in cells]
     assert whole.tolist() == alone
     assert len(set(alone)) == len(cells)
     # They are remembered in files.
@@ -318,16 +318,16 @@ def test_dates_and_uuids_are_keys() -> None:
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The fields whose keys were read; everything is worth remembering, in a cache of this test's own."""
-    found: list[str] = []
+    result: list[str] = []
     real = data_keys.scan_keys
     monkeypatch.setattr(
         data_keys,
         "scan_keys",
-        lambda reader, field, short: (found.append(field), real(reader, field, short))[1],
+        lambda reader, field, short: (result.append(field), real(reader, field, short))[1],
     )
     monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0))
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))
-    return found
+    return result
 
 
 def test_keys_are_read_once(people: str, scans: list[str], tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_keys_are_read_once(people: str, scans: list[str], tmp_path: Path) -> No
         assert reader.keys("id").index(9) == 3
     assert scans == ["name", "id"]
     # Nothing is written beside the file.
-    assert sorted(one.name for one in Path(people).parent.iterdir()) == ["cache", "people.parquet"]
+    assert sorted(path.name for path in Path(people).parent.iterdir()) == ["cache", "people.parquet"]
     index.remove(people)
     with bp.open(people) as reader:
         assert reader.keys("id").index(9) == 3

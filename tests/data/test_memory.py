@@ -204,7 +204,7 @@ def test_a_value_that_does_not_fit_is_named():
         data[1]
     assert (caught.value.path, caught.value.sample, caught.value.field) == ("<memory>", 1, "n")
     problems = bp.verify(data).problems
-    assert [(one.sample, one.field) for one in problems] == [(1, "n")]
+    assert [(problem.sample, problem.field) for problem in problems] == [(1, "n")]
 
 
 def test_lists_of_paths_are_paths(tmp_path):

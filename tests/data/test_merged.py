@@ -52,21 +52,21 @@ def folder(indexed: Path, tmp_path: Path) -> Path:
 
 
 def shard(folder: Path, number: int) -> Path:
-    [found] = [one for one in folder.glob(f"part-{number}.*") if one.suffix[1:] in SUFFIXES]
-    return found
+    [result] = [path for path in folder.glob(f"part-{number}.*") if path.suffix[1:] in SUFFIXES]
+    return result
 
 
 def opened(path: Any, **options: Any) -> Reader:
     """The dataset, none of whose files was opened for it."""
-    found = bp.open(path, **options)
-    assert isinstance(found, Concat)
-    assert isinstance(found.readers, LazyReaders)
-    assert not len(found.readers._opened)
-    return found
+    reader = bp.open(path, **options)
+    assert isinstance(reader, Concat)
+    assert isinstance(reader.readers, LazyReaders)
+    assert not len(reader.readers._opened)
+    return reader
 
 
 def labels(reader: Reader) -> list[int]:
-    return [int(one) for one in reader.read(np.arange(len(reader)), ["label"])["label"]]
+    return [int(item) for item in reader.read(np.arange(len(reader)), ["label"])["label"]]
 
 
 def test_nothing_is_opened_before_it_is_read(folder: Path) -> None:
@@ -95,15 +95,17 @@ def test_it_gives_what_opening_every_file_gives(folder: Path, monkeypatch: pytes
     assert (lazy.path, lazy.schema, len(lazy)) == (eager.path, eager.schema, len(eager))
     at = np.array([23, 0, 5, 5, 17, 1, 22])
     assert lazy.read(at)["label"].tolist() == eager.read(at)["label"].tolist()
-    assert [lazy[int(one)] for one in at] == [eager[int(one)] for one in at]
+    assert [lazy[int(item)] for item in at] == [eager[int(item)] for item in at]
     assert [lazy.where(3), lazy.facts()] == [eager.where(3), eager.facts()]
-    places = [one.spans("blob", at) for one in (lazy, eager)]
+    places = [item.spans("blob", at) for item in (lazy, eager)]
     if places[0] is None or places[1] is None:
         assert places == [None, None]
     else:
-        found = [([one.files[file] for file in one.file], one.start.tolist()) for one in places if one]
-        assert found[0] == found[1]
-    assert [list(one.verify()) for one in (lazy, eager)] == [[], []]
+        result = [
+            ([place.files[file] for file in place.file], place.start.tolist()) for place in places if place
+        ]
+        assert result[0] == result[1]
+    assert [list(item.verify()) for item in (lazy, eager)] == [[], []]
 
 
 def test_a_shard_that_was_replaced_before_is_read_as_it_is(folder: Path) -> None:
@@ -128,8 +130,8 @@ def write_again(folder: Path, number: int, first: int, count: int) -> None:
     """As another program does it, which knows of no index."""
     path = shard(folder, number)
     write(folder.parent / path.name, first, count)
-    for made in folder.parent.glob(path.name + "*"):
-        os.replace(made, folder / made.name)
+    for item in folder.parent.glob(path.name + "*"):
+        os.replace(item, folder / item.name)
 
 
 def test_a_shard_that_changes_after_opening_is_noticed_when_it_is_read(folder: Path) -> None:
@@ -172,8 +174,8 @@ def test_a_schema_that_is_written_later_counts(folder: Path) -> None:
     note = folder / "part-2.tfrecord.schema.json"
     text = note.read_text().replace('"blob"', '"blub"')
     note.write_text(text)
-    made = (folder / "_index.bpindex").stat().st_mtime_ns
-    os.utime(note, ns=(made + 1, made + 1))
+    result = (folder / "_index.bpindex").stat().st_mtime_ns
+    os.utime(note, ns=(result + 1, result + 1))
     with pytest.raises(bp.SchemaError):
         bp.open(folder)
 
@@ -205,7 +207,7 @@ def test_an_index_that_lies_is_not_believed(folder: Path) -> None:
     names = list(good)
 
     def changed(**arrays: Any) -> None:
-        listed = good.listed._replace(**{name: np.array(one) for name, one in arrays.items()})  # type: ignore
+        listed = good.listed._replace(**{name: np.array(array) for name, array in arrays.items()})  # type: ignore
         good.listed = listed  # type: ignore[misc]
 
     for wrong in ({"samples": [2**60] * 6}, {"samples": [-1] * 6}, {"kinds": [-1] * 6}, {"sizes": [3] * 6}):
@@ -234,7 +236,7 @@ def test_images_of_two_encodings_are_of_both(tmp_path: Path) -> None:
     assert len(set(lazy.readers.schemas)) == 2
     eager = Concat([bp.open(tmp_path / f"{number}.tar") for number in range(4)])
     assert lazy.schema == eager.schema
-    assert [one["image"].shape for one in lazy] == [(4, 4, 3)] * 4
+    assert [row["image"].shape for row in lazy] == [(4, 4, 3)] * 4
 
 
 def test_records_of_which_some_lack_a_feature(tmp_path: Path) -> None:

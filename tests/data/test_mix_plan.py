@@ -49,13 +49,13 @@ def write(path: Path, count: int, mean: float, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("mix")
-    write(found / "web.idx", 70, 3, 0)
-    write(found / "books.idx", 12, 4, 1)
+    result = tmp_path_factory.mktemp("mix")
+    write(result / "web.idx", 70, 3, 0)
+    write(result / "books.idx", 12, 4, 1)
     pytest.importorskip("pyarrow")
-    write(found / "code.parquet", 20, 3, 2)
-    (found / "plan.yaml").write_text(PLAN)
-    return found
+    write(result / "code.parquet", 20, 3, 2)
+    (result / "plan.yaml").write_text(PLAN)
+    return result
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
@@ -80,7 +80,7 @@ def test_yaml_has_lists_parts_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1\n  b: 2\n", "line 2: mapping values are not allowed here"),
         ("a:\n    b: 2\n  c: 3\n", "line 3"),
@@ -101,10 +101,10 @@ def test_yaml_has_lists_parts_and_values() -> None:
         ("a:\n" + "".join(" " * n + "- a:\n" for n in range(2, 60, 2)), "nested too deeply"),
     ],
 )  # fmt: skip
-def test_yaml_that_is_no_plan_is_refused_with_its_line(text: str, said: str) -> None:
+def test_yaml_that_is_no_plan_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match="line") as raised:
         parse_yaml(text)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_plain_values_are_those_of_yaml_1_2() -> None:
@@ -125,7 +125,7 @@ def test_yaml_without_its_library_is_one_error(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("idx, weight: 0.75", "idx, weigth: 1"), "line 3: .*did you mean weight"),
         (("weight: 0.25", "weight: -1"), "line 6: the weight of books is a number that is not below 0"),
@@ -141,7 +141,7 @@ def test_yaml_without_its_library_is_one_error(folder: Path, monkeypatch: pytest
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_plan_is_one_error_with_its_line(
-    folder: Path, tmp_path: Path, change: tuple[str, str], said: str
+    folder: Path, tmp_path: Path, change: tuple[str, str], message: str
 ) -> None:
     for name in ("web", "books"):
         for suffix in ("idx", "bin"):
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_plan_is_one_error_with_its_line(
     (tmp_path / "code.parquet").symlink_to(folder / "code.parquet")
     assert change[0] in PLAN
     (tmp_path / "plan.yaml").write_text(PLAN.replace(*change))
-    with pytest.raises(BatchplantError, match=said) as raised:
+    with pytest.raises(BatchplantError, match=message) as raised:
         Loader.from_file(tmp_path / "plan.yaml")
     assert str(raised.value).startswith(str(tmp_path / "plan.yaml"))
 
@@ -165,19 +165,19 @@ def test_a_dry_run_says_what_the_loader_gives(
 ) -> None:
     mix = Mix.from_file(folder / "plan.yaml")
     pack = Pack(96, eos=1, window=16) if packed else None
-    said = dry_run(mix, batch_size=2, world_size=world_size, steps=steps, pack=pack)
+    output = dry_run(mix, batch_size=2, world_size=world_size, steps=steps, pack=pack)
     tokens = dict.fromkeys(mix.names, 0)
     samples: dict[str, set[Any]] = {name: set() for name in mix.names}
     for rank in range(world_size):
         loader = Loader.from_file(folder / "plan.yaml", rank=rank, world_size=world_size, pack=pack)
         rows = own = 0
-        made = 0
+        written = 0
         for step, batch in enumerate(loader):
             if steps is not None and step == steps:
                 break
-            made += 1
-            found = loader.replay(step)
-            assert found.origins is not None
+            written += 1
+            result = loader.replay(step)
+            assert result.origins is not None
             if packed:
                 rows += len(batch["tokens"])
                 sizes, documents = batch["pieces"][:, 2], batch["pieces"][:, 4]
@@ -186,22 +186,26 @@ def test_a_dry_run_says_what_the_loader_gives(
                 rows += len(offsets) - 1
                 sizes, documents = np.diff(offsets), np.arange(len(offsets) - 1)
             own += int(sizes.sum())
-            for one, size in zip(documents.tolist(), sizes.tolist(), strict=True):
-                name, number, lap = found.origins[one]
+            for document, size in zip(documents.tolist(), sizes.tolist(), strict=True):
+                name, number, lap = result.origins[document]
                 tokens[name] += size
                 samples[name].add((number, lap))
         loader.close()
-        assert (said.ranks[rank].steps, said.ranks[rank].rows, said.ranks[rank].tokens) == (made, rows, own)
+        assert (output.ranks[rank].steps, output.ranks[rank].rows, output.ranks[rank].tokens) == (
+            written,
+            rows,
+            own,
+        )
     # Of Parquet nothing tells how long documents are, but it has so few that all were read.
-    assert said.estimated == []
-    assert {one.name: one.samples for one in said.sources} == {
-        name: len(one) for name, one in samples.items()
+    assert output.estimated == []
+    assert {source.name: source.samples for source in output.sources} == {
+        name: len(sample) for name, sample in samples.items()
     }
-    assert {one.name: one.tokens for one in said.sources} == tokens
-    assert said.tokens == sum(tokens.values())
-    assert said.rows == sum(one.rows for one in said.ranks)
-    if packed and said.fill is not None:
-        assert said.fill == pytest.approx((said.tokens or 0) / (said.rows * 96))
+    assert {source.name: source.tokens for source in output.sources} == tokens
+    assert output.tokens == sum(tokens.values())
+    assert output.rows == sum(rank.rows for rank in output.ranks)
+    if packed and output.fill is not None:
+        assert output.fill == pytest.approx((output.tokens or 0) / (output.rows * 96))
 
 
 def test_first_and_last_positions_are_those_of_the_order(folder: Path) -> None:
@@ -209,10 +213,10 @@ def test_first_and_last_positions_are_those_of_the_order(folder: Path) -> None:
     for end in (1, 7, 41, mix.blend.length):
         source = mix.blend.at(np.arange(end))[0]
         first, last = mix.blend.span(end)
-        for one in range(3):
-            places = np.flatnonzero(source == one)
+        for number in range(3):
+            places = np.flatnonzero(source == number)
             expected = (places[0], places[-1]) if len(places) else (-1, -1)
-            assert (first[one], last[one]) == expected
+            assert (first[number], last[number]) == expected
 
 
 def test_lengths_that_nothing_tells_are_estimated_from_some(folder: Path) -> None:
@@ -250,13 +254,13 @@ def test_sources_beyond_the_colours_are_counted_in_the_figure(folder: Path) -> N
 def test_the_command_says_it_in_words_in_json_and_in_a_figure(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = command(capsys, folder / "plan.yaml", "--dry-run", "--world-size", "2")
+    code, output = command(capsys, folder / "plan.yaml", "--dry-run", "--world-size", "2")
     assert code == 0
-    assert [one["name"] for one in said["sources"]] == ["web", "books", "code"]
-    assert (said["world_size"], len(said["ranks"])) == (2, 2)
+    assert [row["name"] for row in output["sources"]] == ["web", "books", "code"]
+    assert (output["world_size"], len(output["ranks"])) == (2, 2)
     # With other weights from position 40 on; from where books was gone through twice on, it comes no more.
-    assert said["changes"][0][0] == 40
-    assert said["sources"][1]["passes"] == 2.0
+    assert output["changes"][0][0] == 40
+    assert output["sources"][1]["passes"] == 2.0
     arguments = ["mix", str(folder / "plan.yaml"), "--steps", "3"]
     try:
         import matplotlib as _  # noqa: F401
@@ -273,15 +277,15 @@ def test_the_command_says_it_in_words_in_json_and_in_a_figure(
             "how often each source" in (tmp_path / "mix.svg").read_text()
             or (tmp_path / "mix.svg").stat().st_size
         )
-    code, said = command(capsys, tmp_path / "none.yaml")
-    assert (code, said["error"]["kind"]) == (2, "NotFoundError")
+    code, output = command(capsys, tmp_path / "none.yaml")
+    assert (code, output["error"]["kind"]) == (2, "NotFoundError")
 
 
 def test_the_example_is_a_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["mix", "--example"]) == 0
     (folder / "example.yaml").write_text(capsys.readouterr().out)
-    code, said = command(capsys, folder / "example.yaml")
-    assert (code, said["batch_size"], said["length"]) == (0, 8, 2048)
+    code, output = command(capsys, folder / "example.yaml")
+    assert (code, output["batch_size"], output["length"]) == (0, 8, 2048)
 
 
 # -- mixtures of one source, seeds, servers ------------------------------------------------------------------
@@ -296,7 +300,7 @@ def test_classes_come_equally_often_or_as_weights_say() -> None:
         assert np.bincount(batch["label"], minlength=3).tolist() == [3, 3, 3]
         source, number, _ = mix.origin(batch["ids"])
         assert number.tolist() == batch["number"].tolist()
-        assert [mix.names[one] for one in source] == [str(one) for one in batch["label"]]
+        assert [mix.names[item] for item in source] == [str(item) for item in batch["label"]]
     assert set(np.concatenate([batch["number"] for batch in loader])) == set(range(93))
     some = Mix.by_class(reader, "label", {0: 2, "2": 0}, stop=30, seed=5)
     (batch,) = Loader(some, 30, order="random")
@@ -315,9 +319,9 @@ def test_samples_come_as_often_as_their_weights_say() -> None:
         assert (np.abs(came - weights * 1700 / weights.sum()) <= 1).all()
     assert Mix.weighted(reader, weights).blend.length == 120
     many = np.random.default_rng(0).lognormal(0, 2, 20_000)
-    found = Mix.weighted(batchplant.open({"number": np.arange(20_000)}), many, stop=200_000)
-    assert len(found.names) <= 4096
-    (batch,) = Loader(found, 200_000, order="random")
+    result = Mix.weighted(batchplant.open({"number": np.arange(20_000)}), many, stop=200_000)
+    assert len(result.names) <= 4096
+    (batch,) = Loader(result, 200_000, order="random")
     came, wanted = np.bincount(batch["number"], minlength=20_000), many * 200_000 / many.sum()
     assert (np.abs(came - wanted) <= 1 + 0.01 * wanted).all()
     with pytest.raises(OptionError, match="120 finite numbers"):
@@ -335,7 +339,7 @@ def test_a_seed_of_the_mixture_gives_another_order_and_steps_count_samples() -> 
     assert mix.weights(40).tolist() == [1, 0]
     with pytest.raises(OptionError, match=r"the weight of .* must be finite"):
         Mix([(sources[0][0], -1), (sources[1][0], 1)])
-    readers = [one for one, _ in sources]
+    readers = [source for source, _ in sources]
     assert Mix(readers, weights=[3, 1]).weights().tolist() == [0.75, 0.25]
     with pytest.raises(OptionError, match="2 sources, but 1 weights: give every source one"):
         Mix(readers, weights=[1])

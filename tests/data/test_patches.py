@@ -40,7 +40,7 @@ def cut(values, start, size):
 
 
 def starts(data):
-    return [tuple(one) for one in data.read(range(len(data)), ["position"])["position"].tolist()]
+    return [tuple(number) for number in data.read(range(len(data)), ["position"])["position"].tolist()]
 
 
 @settings(deadline=None, max_examples=40)
@@ -52,16 +52,16 @@ def test_patches_with_a_stride_are_those_of_numpy(size, stride, scan):
     data = bp.Patches(scan, ["volume", "labels", "colours"], size=size, stride=stride)
     steps = size if stride is None else (stride,) * 3 if isinstance(stride, int) else stride
     wanted = itertools.product(
-        *(range(0, most - one + 1, step) for most, one, step in zip(SHAPE, size, steps, strict=True))
+        *(range(0, most - item + 1, step) for most, item, step in zip(SHAPE, size, steps, strict=True))
     )
-    found = starts(data)
-    assert sorted(found) == list(wanted)
-    assert len(data) == len(found)
+    result = starts(data)
+    assert sorted(result) == list(wanted)
+    assert len(data) == len(result)
     chosen = RNG.integers(0, len(data), 5)
     columns = data.read(chosen)
     for row, number in enumerate(chosen):
         for name, values in (("volume", VOLUME), ("labels", LABELS), ("colours", COLOURS)):
-            assert np.array_equal(columns[name][row], cut(values, found[number], size))
+            assert np.array_equal(columns[name][row], cut(values, result[number], size))
 
 
 def test_what_a_sample_is(scan):
@@ -79,21 +79,21 @@ def test_what_a_sample_is(scan):
 
 def test_random_patches(scan):
     data = bp.Patches(scan, "volume", size=(8, 6, 5), random=500, seed=3)
-    found = starts(data)
+    actual = starts(data)
     assert len(data) == 500
-    for start in found:
-        assert all(0 <= at <= most - one for at, most, one in zip(start, SHAPE, (8, 6, 5), strict=True))
+    for start in actual:
+        assert all(0 <= at <= most - number for at, most, number in zip(start, SHAPE, (8, 6, 5), strict=True))
     # Every place of an axis is drawn sooner or later.
-    assert {start[1] for start in found} == set(range(SHAPE[1] - 6 + 1))
+    assert {start[1] for start in actual} == set(range(SHAPE[1] - 6 + 1))
     sample = data[77]
     assert np.array_equal(sample["volume"], cut(VOLUME, sample["position"], (8, 6, 5)))
     again = bp.Patches(scan, "volume", size=(8, 6, 5), random=500, seed=3)
     other = bp.Patches(scan, "volume", size=(8, 6, 5), random=500, seed=4)
-    assert starts(again) == found
-    assert sorted(starts(other)) != sorted(found)
+    assert starts(again) == actual
+    assert sorted(starts(other)) != sorted(actual)
     # The n-th draw does not depend on how many there are.
     fewer = bp.Patches(scan, "volume", size=(8, 6, 5), random=100, seed=3)
-    assert not set(starts(fewer)) - set(found)
+    assert not set(starts(fewer)) - set(actual)
 
 
 def test_sizes_of_fewer_axes(scan):
@@ -120,11 +120,11 @@ def test_patches_over_the_edge(pad, scan):
     around = [(0, 40)] * 3
     options = {"mode": pad} if isinstance(pad, str) else {"constant_values": pad}
     padded = np.pad(VOLUME, around, **options)
-    found = starts(data)
+    result = starts(data)
     # The last patch of an axis is the first that reaches its end.
-    assert sorted({start[0] for start in found}) == [0, 6, 12, 18]
-    assert sorted({start[1] for start in found}) == [0, 7, 14]
-    assert sorted({start[2] for start in found}) == [0]
+    assert sorted({start[0] for start in result}) == [0, 6, 12, 18]
+    assert sorted({start[1] for start in result}) == [0, 7, 14]
+    assert sorted({start[2] for start in result}) == [0]
     for sample in data:
         assert np.array_equal(sample["volume"], cut(padded, sample["position"], size))
 
@@ -144,11 +144,11 @@ def test_random_patches_have_their_middle_in_the_array(pad, scan):
     around = [(50, 50)] * 3
     options = {"mode": pad} if isinstance(pad, str) else {"constant_values": pad}
     volume, colours = np.pad(VOLUME, around, **options), np.pad(COLOURS, [*around, (0, 0)], **options)
-    found = np.array(starts(data))
-    middles = found + np.array(size) // 2
+    result = np.array(starts(data))
+    middles = result + np.array(size) // 2
     assert (middles >= 0).all()
     assert (middles < np.array(SHAPE)).all()
-    assert (found < 0).any()
+    assert (result < 0).any()
     for sample in data[:40]:
         assert np.array_equal(sample["volume"], cut(volume, sample["position"] + 50, size))
         assert np.array_equal(sample["colours"], cut(colours, sample["position"] + 50, size))
@@ -183,10 +183,10 @@ def test_patches_where_a_mask_holds_something(pad, scan):
 
 def test_random_patches_where_a_mask_holds_something(scan):
     data = bp.Patches(scan, "volume", size=(6, 5, 4), random=50, where="mask")
-    found = starts(data)
-    assert len(found) == 50
-    assert all(holds(start, (6, 5, 4)) for start in found)
-    assert len(set(found)) > 10
+    result = starts(data)
+    assert len(result) == 50
+    assert all(holds(start, (6, 5, 4)) for start in result)
+    assert len(set(result)) > 10
 
 
 def test_patches_where_a_function_says_so(scan):
@@ -220,7 +220,7 @@ def test_an_empty_mask_is_not_searched_for_ever(scan):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"size": (24, 6, 5)}, "24 along axis 0, and the arrays have 23; pad="),
         ({"size": 6}, "size is a size for each"),
@@ -239,10 +239,10 @@ def test_an_empty_mask_is_not_searched_for_ever(scan):
         ({"size": (2, 2, 2), "seed": -1, "random": 3}, "seed"),
     ],
 )
-def test_what_cannot_be_cut_is_named(options, said, scan):
+def test_what_cannot_be_cut_is_named(options, message, scan):
     with pytest.raises(bp.OptionError) as caught:
         bp.Patches(scan, "volume", **options)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(scan) in str(caught.value)
 
 
@@ -272,7 +272,7 @@ def test_a_damaged_chunk_is_named(scan, tmp_path):
         data.read(range(len(data)))
     assert (caught.value.path, caught.value.field) == (str(chunk), "volume")
     assert caught.value.sample in bad
-    assert sorted({one.sample for one in data.verify()}) == bad
+    assert sorted({item.sample for item in data.verify()}) == bad
     loader = bp.Loader(data, 4, on_error="skip")
     assert sum(len(batch["volume"]) for batch in loader) == len(data) - len(bad)
 
@@ -323,7 +323,7 @@ def test_a_batch_decodes_each_chunk_once_without_a_cache(scan):
     reader = bp.open(scan, fields=["volume"], cache=0)
     data = bp.Patches(reader, "volume", size=(8, 6, 5), stride=1)
     data.read(range(200), ["volume"])
-    grid = math.prod(-(-size // one) for size, one in zip(SHAPE, CHUNKS, strict=True))
+    grid = math.prod(-(-size // chunk) for size, chunk in zip(SHAPE, CHUNKS, strict=True))
     assert 0 < reader._cache.misses <= grid
 
 
@@ -363,8 +363,8 @@ def test_patches_are_converted(scan, tmp_path):
     data = bp.Patches(scan, ["volume", "labels"], size=(8, 6, 5), stride=5)
     bp.convert(data, tmp_path / "patches.zarr")
     assert bp.verify(tmp_path / "patches.zarr", against=data).ok
-    with bp.open(tmp_path / "patches.zarr") as found:
-        assert found.schema == data.schema
+    with bp.open(tmp_path / "patches.zarr") as reader:
+        assert reader.schema == data.schema
 
 
 def test_many_threads_read_patches(scan):
@@ -408,7 +408,7 @@ def test_patches_behind_a_url(bucket, proxy, scan):
     reader = bp.open(f"{bucket.url}/scan.zarr", endpoint=proxy.endpoint, fields=["volume"])
     data = bp.Patches(reader, "volume", size=(8, 6, 5), stride=(8, 6, 5))
     data[0]
-    paths = [one.path for one in list(proxy.requests) if "/c/" in one.path]
+    paths = [request.path for request in list(proxy.requests) if "/c/" in request.path]
     assert len(paths) == 1
     for batch in bp.Loader(data, 5, order="quasi_random", seed=2):
         for volume, start in zip(batch["volume"], batch["position"], strict=True):
@@ -422,14 +422,14 @@ def test_patches_behind_a_url(bucket, proxy, scan):
 def volumes(shapes=((9, 7), (4, 12), (3, 3))):
     arrays = [np.arange(np.prod(shape), dtype=np.int32).reshape(shape) + 1 for shape in shapes]
     kinds = {"scan": bp.Tensor("int32", (None, None)), "twice": bp.Tensor("int32", (None, None))}
-    samples = [{"scan": one, "twice": 2 * one, "name": f"v{n}"} for n, one in enumerate(arrays)]
+    samples = [{"scan": array, "twice": 2 * array, "name": f"v{n}"} for n, array in enumerate(arrays)]
     return bp.open(samples, schema={**kinds, "name": bp.Text()}), arrays
 
 
 def test_a_stride_covers_every_volume():
     reader, arrays = volumes()
     patches = bp.VolumePatches(reader, size=(4, 4), stride=3, pad=0)
-    seen = [np.zeros(one.shape, dtype=bool) for one in arrays]
+    seen = [np.zeros(array.shape, dtype=bool) for array in arrays]
     for sample in patches:
         volume, (y, x) = sample["volume"], sample["position"]
         whole = np.pad(arrays[volume], 8)[8 + y : 12 + y, 8 + x : 12 + x]
@@ -437,7 +437,7 @@ def test_a_stride_covers_every_volume():
         np.testing.assert_array_equal(sample["twice"], 2 * whole)
         assert sample["name"] == f"v{volume}"
         seen[volume][y : y + 4, x : x + 4] = True
-    assert all(one.all() for one in seen)
+    assert all(item.all() for item in seen)
     assert np.bincount(patches.blocks()).tolist() == [3 * 2, 1 * 4, 1]
 
 
@@ -445,13 +445,13 @@ def test_patches_inside_of_volumes_and_random_ones():
     reader, arrays = volumes(((9, 7), (4, 12)))
     assert len(bp.VolumePatches(reader, size=(4, 4), stride=3)) == 2 * 2 + 1 * 3
     drawn = bp.VolumePatches(reader, "scan", size=(4, 4), random=50, seed=3)
-    assert np.bincount([one["volume"] for one in drawn]).tolist() == [50, 50]
+    assert np.bincount([row["volume"] for row in drawn]).tolist() == [50, 50]
     for sample in drawn:
         y, x = sample["position"]
         np.testing.assert_array_equal(sample["scan"], arrays[sample["volume"]][y : y + 4, x : x + 4])
-    assert len({tuple(one["position"]) for one in drawn}) > 10
+    assert len({tuple(row["position"]) for row in drawn}) > 10
     again = bp.VolumePatches(reader, "scan", size=(4, 4), random=50, seed=3)
-    assert [one["position"].tolist() for one in again] == [one["position"].tolist() for one in drawn]
+    assert [row["position"].tolist() for row in again] == [row["position"].tolist() for row in drawn]
     (batch, *_) = bp.Loader(drawn, 8, order="quasi_random")
     assert batch["scan"].shape == (8, 4, 4)
 

@@ -48,12 +48,12 @@ def table_of(rows, seed, ordered):
     n = np.arange(rows) if ordered else rng.integers(0, rows, rows)
     u = rng.integers(2**63 - 5, 2**63 + 5, rows, dtype=np.uint64)
     f = rng.choice([-1.5, -0.0, 0.0, 2.5, math.nan, math.inf], rows)
-    t = [f"{'long prefix ' * 8}{int(one):05}" if one % 3 else "" for one in n]
+    t = [f"{'long prefix ' * 8}{int(item):05}" if item % 3 else "" for item in n]
     return pa.table(
         {
             "n": pa.array(n.astype(np.int32)), "u": u, "f": missing(f), "g": f.astype(np.float32),
             "t": missing(np.array(t, dtype=object)), "b": missing(n % 7 < 3),
-            "k": pa.array([str(int(one) % 11).encode() for one in n]),
+            "k": pa.array([str(int(item) % 11).encode() for item in n]),
             "e": pa.array([None] * rows, pa.int64()),
             "i8": missing((n % 100).astype(np.int8), 0.5),
             "d": pa.array(n.astype(np.int32), pa.date32()),
@@ -129,7 +129,7 @@ def _typed(name):
 def tables(tmp_path_factory):
     """One table in every layout, in order and not, in row groups and pages of few rows."""
     folder = tmp_path_factory.mktemp("tables")
-    found = {}
+    result = {}
     for ordered in (True, False):
         table = table_of(400, 7, ordered)
         for name, options in LAYOUTS.items():
@@ -137,8 +137,8 @@ def tables(tmp_path_factory):
             pq.write_table(
                 table, path, row_group_size=100, max_rows_per_page=16, write_batch_size=8, **options
             )
-            found[name, ordered] = bp.open(path), table
-    return found
+            result[name, ordered] = bp.open(path), table
+    return result
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -151,10 +151,10 @@ def test_rows_are_those_of_pyarrow(tables, ordered, tree):
     fields = ["n", "t", "f", "u"]
     rows, cells = wanted["row"].to_pylist(), repr(wanted.select(fields).to_pylist())
     for layout in LAYOUTS:
-        found = tables[layout, ordered][0].filter(ours)
-        assert found.indices.tolist() == rows, layout
+        result = tables[layout, ordered][0].filter(ours)
+        assert result.indices.tolist() == rows, layout
         # As text, for NaN equals nothing.
-        assert repr(found.to_arrow(fields).to_pylist()) == cells, layout
+        assert repr(result.to_arrow(fields).to_pylist()) == cells, layout
 
 
 def test_pyarrow_skips_the_same(tmp_path):
@@ -184,51 +184,51 @@ def written(path, count=100_000, **options):
 @pytest.mark.parametrize("index", [True, False])
 def test_row_groups_and_pages_are_skipped(index, tmp_path):
     path = written(tmp_path / "a.parquet", write_page_index=index)
-    found = bp.open(path, where="n >= 50500 and n < 50600")
-    assert found.read([0, -1])["n"].tolist() == [50500, 50599]
-    facts = found.facts()
+    reader = bp.open(path, where="n >= 50500 and n < 50600")
+    assert reader.read([0, -1])["n"].tolist() == [50500, 50599]
+    facts = reader.facts()
     assert facts["row groups skipped"] == "4 of 5"
     assert facts["bytes skipped"] > 0.75 * path.stat().st_size
     # Of each column one page is read, and the dictionary where it has one.
-    taken = found.ranges()
-    whole = bp.open(path).ranges(indices=found.indices)
+    taken = reader.ranges()
+    whole = bp.open(path).ranges(indices=reader.indices)
     assert int(taken.size.sum()) < 0.3 * int(whole.size.sum())
-    assert found.ranges(["x"]).size.sum() < 0.3 * bp.open(path).ranges(["x"], found.indices).size.sum()
+    assert reader.ranges(["x"]).size.sum() < 0.3 * bp.open(path).ranges(["x"], reader.indices).size.sum()
 
 
 def test_two_columns_whose_pages_differ(tmp_path):
     path = tmp_path / "a.parquet"
     n = np.arange(50_000)
-    table = pa.table({"n": n, "t": [f"{one:06}" + "x" * (one % 50) for one in n]})
+    table = pa.table({"n": n, "t": [f"{item:06}" + "x" * (item % 50) for item in n]})
     pq.write_table(
         table, path, data_page_size=4096, write_batch_size=64, write_page_index=True, use_dictionary=False
     )
-    found = bp.open(path, where="n >= 20000 and t < '020100' or n == 3")
-    assert found.read(range(len(found)))["n"].tolist() == [3, *range(20000, 20100)]
-    assert found[5]["t"] == f"{20004:06}" + "x" * (20004 % 50)
+    reader = bp.open(path, where="n >= 20000 and t < '020100' or n == 3")
+    assert reader.read(range(len(reader)))["n"].tolist() == [3, *range(20000, 20100)]
+    assert reader[5]["t"] == f"{20004:06}" + "x" * (20004 % 50)
 
 
 def test_nothing_is_read_where_nothing_can_match(tmp_path):
     path = written(tmp_path / "a.parquet")
-    found = bp.open(path, where="n < 0 or name > 'q'")
-    assert len(found) == 0
-    assert found.facts()["row groups skipped"] == "5 of 5"
-    assert found.read([], ["n"])["n"].tolist() == []
-    assert list(found) == []
+    reader = bp.open(path, where="n < 0 or name > 'q'")
+    assert len(reader) == 0
+    assert reader.facts()["row groups skipped"] == "5 of 5"
+    assert reader.read([], ["n"])["n"].tolist() == []
+    assert list(reader) == []
 
 
 def test_lists_and_images_beside_what_is_filtered(tmp_path):
     path = tmp_path / "a.parquet"
     n = np.arange(20_000)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(n, 4).astype(np.float32)), 4)
-    lists = pa.array([list(range(one % 5)) for one in n])
-    files = pa.array([{"bytes": b"%d" % one, "path": f"{one}.bin"} for one in n])
+    lists = pa.array([list(range(item % 5)) for item in n])
+    files = pa.array([{"bytes": b"%d" % item, "path": f"{item}.bin"} for item in n])
     table = pa.table({"n": n, "vector": vectors, "list": lists, "file": files})
     pq.write_table(table, path, max_rows_per_page=500, write_batch_size=100, write_page_index=True)
-    found = bp.open(path, where="n >= 7777 and n in (7777, 7778, 9000, 19999)")
+    reader = bp.open(path, where="n >= 7777 and n in (7777, 7778, 9000, 19999)")
     whole = bp.open(path)
     for row, n in enumerate((7777, 7778, 9000, 19999)):
-        ours, theirs = found[row], whole[n]
+        ours, theirs = reader[row], whole[n]
         assert ours["n"] == n
         assert ours["vector"].tolist() == theirs["vector"].tolist() == [n] * 4
         assert ours["list"].tolist() == list(range(n % 5))
@@ -251,11 +251,11 @@ def test_times_are_skipped_in_every_unit(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=100)
     reader = bp.open(tmp_path / "a.parquet")
     for name in ("s", "ms", "us", "ns"):
-        found = reader.filter(f"{name} >= '1970-01-01T00:50:00'")
-        assert found.indices.tolist() == list(range(300, 400))
-        assert found.facts()["row groups skipped"] == "3 of 4"
-    found = reader.filter("day < '1970-01-11'")
-    assert (found.indices.tolist(), found.facts()["row groups skipped"]) == (list(range(10)), "3 of 4")
+        result = reader.filter(f"{name} >= '1970-01-01T00:50:00'")
+        assert result.indices.tolist() == list(range(300, 400))
+        assert result.facts()["row groups skipped"] == "3 of 4"
+    result = reader.filter("day < '1970-01-11'")
+    assert (result.indices.tolist(), result.facts()["row groups skipped"]) == (list(range(10)), "3 of 4")
 
 
 # --- statistics that are not what they should be --------------------------------------------------------
@@ -347,15 +347,15 @@ def test_old_statistics_of_texts_are_not_used(tmp_path):
 )  # fmt: skip
 def test_bounds_of_another_size_are_none(low, high, known):
     leaf = Leaf(("n",), 2, 8, 0, 1, "signed")
-    found = bounds_of(10, low, high, 99, meaning_of(bp.Int(), leaf, pa.int64()))
-    assert found[:4] == (10, None, *known)
+    result = bounds_of(10, low, high, 99, meaning_of(bp.Int(), leaf, pa.int64()))
+    assert result[:4] == (10, None, *known)
 
 
 def test_nan_is_no_bound():
     leaf = Leaf(("x",), 5, 8, 0, 1, "real")
     nan = np.float64("nan").tobytes()
-    found = bounds_of(10, nan, np.float64(3).tobytes(), 0, meaning_of(bp.Float(), leaf, pa.float64()))
-    assert found[:4] == (10, 0, None, None)
+    result = bounds_of(10, nan, np.float64(3).tobytes(), 0, meaning_of(bp.Float(), leaf, pa.float64()))
+    assert result[:4] == (10, 0, None, None)
 
 
 def test_bounds_that_were_cut_short_are_bounds(tmp_path):
@@ -400,8 +400,8 @@ def test_damaged_page_indexes(seed, tmp_path):
     path.write_bytes(whole)
     reader = bp.open(path)
     try:
-        found = reader.filter("n >= 1500 and n < 1600")
-        columns = found.read(range(len(found)))
+        result = reader.filter("n >= 1500 and n < 1600")
+        columns = result.read(range(len(result)))
     except bp.DamagedError:
         return
     assert set(columns["n"].tolist()) <= set(range(1500, 1600))
@@ -417,13 +417,13 @@ def test_partitions_of_a_folder(tmp_path):
     with bp.create(tmp_path / "a", schema, format="parquet", partition_by="split,year") as out:
         for n in range(120):
             out.append({"n": n, "split": ("train", "test")[n % 2], "year": 2020 + n % 3})
-    found = bp.open(tmp_path / "a", where="split == 'test' and year in (2021, 2022)")
-    assert sorted(found.read(range(len(found)))["n"].tolist()) == [n for n in range(120) if n % 2 and n % 3]
-    assert found.facts()["row groups skipped"] == "4 of 6"
+    reader = bp.open(tmp_path / "a", where="split == 'test' and year in (2021, 2022)")
+    assert sorted(reader.read(range(len(reader)))["n"].tolist()) == [n for n in range(120) if n % 2 and n % 3]
+    assert reader.facts()["row groups skipped"] == "4 of 6"
 
 
 def numbers(reader):
-    return [one["n"] for one in reader]
+    return [sample["n"] for sample in reader]
 
 
 def test_delta(tmp_path):
@@ -434,7 +434,7 @@ def test_delta(tmp_path):
         part = pa.array([f"p{first // 2000}" if first < 3000 else None] * 1000, pa.string())
         # The log has milliseconds.
         when = pa.array(n * 1_000_123, pa.timestamp("us", "UTC"))
-        table = pa.table({"n": n, "part": part, "t": [f"{one:05}" for one in n], "when": when})
+        table = pa.table({"n": n, "part": part, "t": [f"{item:05}" for item in n], "when": when})
         deltalake.write_deltalake(path, table, mode="append", partition_by=["part"])
     whole = bp.open(path)
     late = np.datetime_as_string(np.datetime64(1999 * 1_000_123, "us")) + "Z"
@@ -449,19 +449,19 @@ def test_delta(tmp_path):
         ("n == 5 or t == '03005'", [5, 3005], "2 of 4"),
         ("n >= 0", range(4000), "0 of 4"),
     ):
-        found = bp.open(path, where=text)
-        assert sorted(numbers(found)) == list(wanted)
-        assert found.facts()["files skipped"] == files
-        assert sorted(numbers(pickle.loads(pickle.dumps(found)))) == list(wanted)
+        reader = bp.open(path, where=text)
+        assert sorted(numbers(reader)) == list(wanted)
+        assert reader.facts()["files skipped"] == files
+        assert sorted(numbers(pickle.loads(pickle.dumps(reader)))) == list(wanted)
         # The same of a table that is open, row group by row group.
         assert sorted(numbers(whole.filter(text))) == list(wanted)
-        assert found.schema == whole.schema
+        assert reader.schema == whole.schema
     assert whole.filter("n < 3").facts()["row groups skipped"] == "3 of 4"
     with pytest.raises(bp.FieldNameError, match="did you mean part"):
         bp.open(path, where="prat == 'p0'")
     deltalake.DeltaTable(path).delete("n >= 1995 and n < 2500")
-    found = bp.open(path, where="n >= 1990 and n < 2505")
-    assert sorted(numbers(found)) == [*range(1990, 1995), *range(2500, 2505)]
+    reader = bp.open(path, where="n >= 1990 and n < 2505")
+    assert sorted(numbers(reader)) == [*range(1990, 1995), *range(2500, 2505)]
 
 
 def test_files_that_are_skipped_are_not_opened(tmp_path):
@@ -473,7 +473,7 @@ def test_files_that_are_skipped_are_not_opened(tmp_path):
             for n in range(first, first + 100):
                 out.append({"n": n})
     reader = bp.open(path)
-    files = {one["n"]: reader.where(number) for number, one in enumerate(reader)}
+    files = {sample["n"]: reader.where(number) for number, sample in enumerate(reader)}
     os.unlink(files[150])
     assert numbers(bp.open(path, where="n >= 290")) == list(range(290, 300))
     with pytest.raises(bp.DamagedError, match="not there"):
@@ -498,10 +498,10 @@ def test_iceberg(tmp_path):
         ("day < '1970-01-11'", range(10), "2 of 3"),
         ("n < 0", [], "2 of 3"),
     ):
-        found = bp.open(path, where=text)
-        assert sorted(numbers(found)) == sorted(numbers(whole.filter(text))) == list(wanted)
-        assert found.facts()["files skipped"] == files
-        assert found.facts()["bytes skipped"] > 0 or files == "0 of 3"
+        reader = bp.open(path, where=text)
+        assert sorted(numbers(reader)) == sorted(numbers(whole.filter(text))) == list(wanted)
+        assert reader.facts()["files skipped"] == files
+        assert reader.facts()["bytes skipped"] > 0 or files == "0 of 3"
 
 
 # --- over the network -----------------------------------------------------------------------------------
@@ -510,8 +510,8 @@ def test_iceberg(tmp_path):
 def test_only_what_is_needed_is_fetched(web, tmp_path):
     path = written(tmp_path / "a.parquet", 1_000_000, write_page_index=True, compression="none")
     url = web.put("a.parquet", path.read_bytes())
-    found = bp.open(url, where="n >= 500500 and n < 500600")
-    assert found.read(range(len(found)))["x"].tolist() == [n / 2 for n in range(500500, 500600)]
+    reader = bp.open(url, where="n >= 500500 and n < 500600")
+    assert reader.read(range(len(reader)))["x"].tolist() == [n / 2 for n in range(500500, 500600)]
     assert web.proxy.bytes_sent < 0.1 * path.stat().st_size
     with bp.open(url, where="n >= 500500 and n < 500600") as again:
         assert again[7]["name"] == "photo 500507"
@@ -522,6 +522,6 @@ def test_a_loader_fetches_only_the_pages_of_its_samples(web, tmp_path):
     url = web.put("a.parquet", path.read_bytes())
     loader = bp.Loader(bp.open(url, where="n >= 300500 and n < 301500"), 100, order="random", seed=1)
     with contextlib.closing(loader):
-        found = [n for batch in loader for n in np.asarray(batch["n"]).tolist()]
-    assert sorted(found) == list(range(300500, 301500))
+        result = [n for batch in loader for n in np.asarray(batch["n"]).tolist()]
+    assert sorted(result) == list(range(300500, 301500))
     assert web.proxy.bytes_sent < 0.1 * path.stat().st_size

@@ -24,14 +24,14 @@ NEEDS = {"delta": "deltalake", "iceberg": "pyiceberg", "parquet": "pyarrow"}
 @pytest.fixture(autouse=True)
 def scans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Every look at all samples; everything is worth remembering, in a cache of this test's own."""
-    found: list[str] = []
+    result: list[str] = []
     keys, scan = data_keys.scan_keys, filters.scan
-    monkeypatch.setattr(data_keys, "scan_keys", lambda *given: (found.append("keys"), keys(*given))[1])
-    monkeypatch.setattr(filters, "scan", lambda *given: (found.append("filter"), scan(*given))[1])
+    monkeypatch.setattr(data_keys, "scan_keys", lambda *given: (result.append("keys"), keys(*given))[1])
+    monkeypatch.setattr(filters, "scan", lambda *given: (result.append("filter"), scan(*given))[1])
     monkeypatch.setattr(index, "tuning", index.IndexTuning(min_indexed_bytes=0, min_remote_bytes=0))
     monkeypatch.setattr(Reader, "tuning", ReaderTuning(min_indexed_bytes=0))
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "cache"))
-    return found
+    return result
 
 
 def rows(first: int, count: int = 50, name: str = "n") -> list[dict]:
@@ -40,8 +40,8 @@ def rows(first: int, count: int = 50, name: str = "n") -> list[dict]:
 
 def save(path: Path | str, samples: list[dict], **options) -> str:
     with bp.create(path, SCHEMA, **options) as out:
-        for one in samples:
-            out.append(one)
+        for sample in samples:
+            out.append(sample)
     return str(path)
 
 
@@ -62,8 +62,8 @@ def make(kind: str, folder: Path, samples: list[dict], **options) -> str:
 def look(path: str, key: str, **options) -> tuple[int, list[int]]:
     """Where a key is, and which samples a filter finds."""
     with bp.open(path, **options) as reader:
-        found = reader.filter(f"name >= '{key}'")
-        return reader.keys("name").index(key), [one["id"] // 3 for one in found]
+        result = reader.filter(f"name >= '{key}'")
+        return reader.keys("name").index(key), [row["id"] // 3 for row in result]
 
 
 ONCE = ["filter", "keys"]
@@ -77,10 +77,10 @@ def test_is_looked_for_once(kind: str, tmp_path: Path, scans: list[str]) -> None
         assert look(path, "n047") == (47, [47, 48, 49])
     assert scans == ONCE
     # Nothing is written into it, or beside it.
-    assert sorted(one for one in tmp_path.rglob("*") if "cache" not in one.parts) == before
+    assert sorted(path for path in tmp_path.rglob("*") if "cache" not in path.parts) == before
 
 
-@pytest.mark.parametrize("kind", [one for one in KINDS if one != "parquet"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "parquet"])
 def test_what_was_appended_is_found(kind: str, tmp_path: Path, scans: list[str]) -> None:
     path = make(kind, tmp_path, rows(0))
     with bp.open(path) as older:
@@ -89,7 +89,7 @@ def test_what_was_appended_is_found(kind: str, tmp_path: Path, scans: list[str])
         assert look(path, "n049") == (49, [49, 50, 51, 52])
         assert look(path, "n052") == (52, [52])
         # Whoever opened it before sees what it was; what that one finds is nobody else's.
-        assert [one["id"] // 3 for one in older.filter("name >= 'n048'")] == [48, 49]
+        assert [row["id"] // 3 for row in older.filter("name >= 'n048'")] == [48, 49]
         assert look(path, "n048") == (48, [48, 49, 50, 51, 52])
 
 
@@ -117,7 +117,7 @@ def test_versions_have_their_own(kind: str, tmp_path: Path, scans: list[str]) ->
         assert look(path, "m049")[0] == 49
         # Files that a filter left out are left out of what is remembered, too.
         with bp.open(path, where="name >= 'm048'") as reader:
-            assert [one["id"] // 3 for one in reader] == [48, 49]
+            assert [sample["id"] // 3 for sample in reader] == [48, 49]
             assert reader.keys("name").index("m049") == 1
     kept = list((tmp_path / "cache").rglob("*.bpindex"))
     save(path, rows(0), format=kind, mode="append")
@@ -146,7 +146,7 @@ def test_a_chunk_that_was_rewritten_in_place(kind: str, tmp_path: Path, scans: l
             out.append({"id": n})
 
     def find(reader: bp.Reader) -> list[int]:
-        return [one["id"] for one in reader.filter("id > 45")]
+        return [row["id"] for row in reader.filter("id > 45")]
 
     with bp.open(path) as older:
         assert (find(older), older[0]["id"]) == ([46, 47, 48, 49], 0)
@@ -169,8 +169,8 @@ def test_metadata_that_was_rewritten_while_it_was_open(tmp_path: Path) -> None:
             out.append({"id": n})
     (path / "id/c/0").unlink()
     with bp.open(path, missing="fill") as older:
-        for one in path.rglob("zarr.json"):
-            one.write_text(one.read_text().replace('"fill_value": 0', '"fill_value": 77'))
+        for item in path.rglob("zarr.json"):
+            item.write_text(item.read_text().replace('"fill_value": 0', '"fill_value": 77'))
         assert len(older.filter("id > 45")) == 4
     with bp.open(path, missing="fill") as reader:
         assert len(reader.filter("id > 45")) == 12
@@ -179,12 +179,12 @@ def test_metadata_that_was_rewritten_while_it_was_open(tmp_path: Path) -> None:
 def test_fields_of_a_store_go_by_their_own_files(tmp_path: Path, scans: list[str]) -> None:
     path = make("zarr", tmp_path, rows(0))
     assert look(path, "n049") == (49, [49])
-    for one in (Path(path) / "id").rglob("*"):
-        os.utime(one)
+    for item in (Path(path) / "id").rglob("*"):
+        os.utime(item)
     assert look(path, "n049") == (49, [49])
     assert scans == ONCE
-    for one in (Path(path) / "name").rglob("*"):
-        os.utime(one)
+    for value in (Path(path) / "name").rglob("*"):
+        os.utime(value)
     assert look(path, "n049") == (49, [49])
     assert scans == ONCE * 2
 
@@ -233,9 +233,9 @@ def test_damage_is_made_good(tmp_path: Path, scans: list[str]) -> None:
 @pytest.mark.parametrize("kind", ["zarr", "parquet", "delta"])
 def test_in_a_bucket(kind: str, bucket, tmp_path: Path, scans: list[str]) -> None:
     def put() -> None:
-        for one in Path(local).rglob("*"):
-            if one.is_file():
-                bucket.put(f"{kind}/{one.relative_to(local)}", one.read_bytes())
+        for path in Path(local).rglob("*"):
+            if path.is_file():
+                bucket.put(f"{kind}/{path.relative_to(local)}", path.read_bytes())
 
     local = make(kind, tmp_path, rows(0))
     put()
@@ -265,7 +265,7 @@ def test_the_command_tells_and_removes_it(kind: str, tmp_path: Path, scans: list
 
     row = told("--where")
     kept = list((tmp_path / "cache").rglob("*.d/*.bpindex"))
-    assert row["remembered"] == sum(one.stat().st_size for one in kept)
+    assert row["remembered"] == sum(item.stat().st_size for item in kept)
     assert len(kept) == 2
     assert "removed" in told("--remove")["state"]
     assert not list((tmp_path / "cache").rglob("*.d/*.bpindex"))

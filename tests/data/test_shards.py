@@ -61,7 +61,7 @@ def test_spans_name_the_file_of_each_cell(parts):
         with open(spans.files[spans.file[row]], "rb") as file:
             file.seek(spans.start[row])
             assert np.frombuffer(file.read(spans.size[row]), "<f4").tolist() == [number / 2] * 2
-    assert {os.path.basename(spans.files[one]) for one in spans.file} == {"a.npz", "c.beton", "d.npy"}
+    assert {os.path.basename(spans.files[item]) for item in spans.file} == {"a.npz", "c.beton", "d.npy"}
 
 
 def test_spans_are_none_where_a_part_has_none(parts, tmp_path):
@@ -82,9 +82,9 @@ def test_joined_readers_travel_to_other_processes(parts):
 
 
 def test_images_may_differ_in_encoding_and_mode(tmp_path):
-    one = bp.open(save(tmp_path / "a.npz", {"image": bp.Image("jpeg")}, [{"image": jpeg()}]))
+    reader = bp.open(save(tmp_path / "a.npz", {"image": bp.Image("jpeg")}, [{"image": jpeg()}]))
     two = bp.open(save(tmp_path / "b.npz", {"image": bp.Image(mode="L")}, [{"image": pixels(2, 3)}]))
-    joined = bp.concat([one, two])
+    joined = bp.concat([reader, two])
     assert joined.schema["image"] == bp.Image(None, None)
     assert [sample["image"].shape for sample in joined] == [(8, 8, 3), (2, 3)]
     assert cells(joined.subset([1, 0]))["image"] == [pixels(2, 3).tobytes(), jpeg()]
@@ -92,10 +92,10 @@ def test_images_may_differ_in_encoding_and_mode(tmp_path):
 
 def test_missing_values_of_one_part(tmp_path):
     field = {"t": bp.Text(optional=True)}
-    one = bp.open(save(tmp_path / "a.npz", field, [{"t": "x"}]))
+    reader = bp.open(save(tmp_path / "a.npz", field, [{"t": "x"}]))
     two = bp.open(save(tmp_path / "b.npz", field, [{"t": None}, {"t": ""}]))
-    assert [sample["t"] for sample in bp.concat([one, two])] == ["x", None, ""]
-    assert [sample["t"] for sample in bp.concat([two, one])] == [None, "", "x"]
+    assert [sample["t"] for sample in bp.concat([reader, two])] == ["x", None, ""]
+    assert [sample["t"] for sample in bp.concat([two, reader])] == [None, "", "x"]
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_an_interrupted_conversion_resumes_to_the_same_shards(source, after, tmp
     assert (result.resumed_at > 0) == (after > 1)
     whole, out = shards(tmp_path, "whole-*"), shards(tmp_path)
     assert [name.removeprefix("out") for name in out] == [name.removeprefix("whole") for name in whole]
-    for one, two in zip(whole, out, strict=True):
-        assert (tmp_path / one).read_bytes() == (tmp_path / two).read_bytes()
+    for item, two in zip(whole, out, strict=True):
+        assert (tmp_path / item).read_bytes() == (tmp_path / two).read_bytes()
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
@@ -229,8 +229,8 @@ def test_what_shards_skip_is_named_by_its_number_in_the_whole(tmp_path):
     result = bp.convert(source, tmp_path / "out.beton", shard_size=size, on_error="skip")
     assert [problem.sample for problem in result.skipped] == [3, 17]
     assert result.samples == 18
-    found = [sample["n"] for sample in bp.open(str(tmp_path / "out-*.beton"))]
-    assert found == [n for n in range(20) if n not in (3, 17)]
+    actual = [sample["n"] for sample in bp.open(str(tmp_path / "out-*.beton"))]
+    assert actual == [n for n in range(20) if n not in (3, 17)]
     with pytest.raises(bp.DataError) as caught:
         bp.convert(source, tmp_path / "other.beton", shard_size=size, fields=["image"])
     assert (caught.value.sample, caught.value.path) == (3, str(source))

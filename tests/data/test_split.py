@@ -93,8 +93,8 @@ def test_what_fractions_leave_is_in_no_part(visits):
 def test_each_part_has_its_share_of_every_class(visits):
     whole = np.bincount(values(bp.open(visits), "label"))
     for name, part in bp.split(visits, THREE, stratify="label").items():
-        found = np.bincount(values(part, "label"), minlength=3)
-        assert np.abs(found - whole * THREE[name]).max() <= 1.5
+        result = np.bincount(values(part, "label"), minlength=3)
+        assert np.abs(result - whole * THREE[name]).max() <= 1.5
 
 
 def test_classes_of_few_samples_do_not_shift_the_fractions(tmp_path):
@@ -140,9 +140,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "how", "said"), WRONG)
-def test_wrong_use(parts, how, said, visits):
-    with pytest.raises(bp.BatchplantError, match=said):
+@pytest.mark.parametrize(("parts", "how", "message"), WRONG)
+def test_wrong_use(parts, how, message, visits):
+    with pytest.raises(bp.BatchplantError, match=message):
         bp.split(visits, parts, **how)
 
 
@@ -175,9 +175,9 @@ def test_the_command_writes_beside_the_source(visits, tmp_path, capsys):
 def test_names_formats_and_json(visits, tmp_path, capsys):
     argv = ["split", str(visits), "--into", "a=0.5", "b=0.25", "--json", "--fields", "label,x"]
     assert main([*argv, "--out-dir", f"{tmp_path}/of-{{part}}.csv"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["parts"]["b"] == {"samples": 250, "path": f"{tmp_path}/of-b.csv"}
-    assert found["left out"] == 250
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["parts"]["b"] == {"samples": 250, "path": f"{tmp_path}/of-b.csv"}
+    assert answer["left out"] == 250
     assert list(bp.open(tmp_path / "of-a.csv").schema) == ["label", "x"]
     assert main([*argv, "--out-dir", str(tmp_path / "parts"), "--to", "beton"]) == 0
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["a.beton", "b.beton"]
@@ -190,7 +190,7 @@ def test_nothing_is_written_where_one_part_is_there(visits, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--into", "train"], "NAME=FRACTION"),
         (["--into", "a=0.5", "a=0.2"], "twice"),
@@ -199,10 +199,10 @@ def test_nothing_is_written_where_one_part_is_there(visits, tmp_path):
         (["--by", "patient", "--by-key", "patient"], "not allowed with"),
     ],
 )
-def test_wrong_use_of_the_command(argv, said, visits, capsys):
+def test_wrong_use_of_the_command(argv, message, visits, capsys):
     try:
         code = main(["split", str(visits), *argv])
     except SystemExit as stopped:
         code = stopped.code
     assert code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

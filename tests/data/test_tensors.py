@@ -38,13 +38,13 @@ CONTAINERS = {
 
 def write(path, samples, **options):
     with bp.create(path, TENSORS, **options) as out:
-        for one in samples:
-            out.append(one)
+        for sample in samples:
+            out.append(sample)
     return path
 
 
 def content(reader):
-    return [(one["name"], one["dtype"], one["shape"].tolist(), one["data"]) for one in reader]
+    return [(sample["name"], sample["dtype"], sample["shape"].tolist(), sample["data"]) for sample in reader]
 
 
 def samples(dtypes=PLAIN):
@@ -61,25 +61,25 @@ def test_arrays_and_back(dtype):
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     for count in (0, 1, 2, 7, 8):
         values = (np.arange(count) % 2).astype(kind)
-        made = from_array("x", values.reshape(1, count))
-        assert (made["dtype"], made["shape"].tolist()) == (dtype, [1, count])
-        assert len(made["data"]) == size_of(dtype, (1, count))
-        back = as_array(dtype, (1, count), np.frombuffer(made["data"], np.uint8))
+        result = from_array("x", values.reshape(1, count))
+        assert (result["dtype"], result["shape"].tolist()) == (dtype, [1, count])
+        assert len(result["data"]) == size_of(dtype, (1, count))
+        back = as_array(dtype, (1, count), np.frombuffer(result["data"], np.uint8))
         assert back.dtype == kind
         assert back.tobytes() == values.tobytes()
 
 
 def test_packed_values_stand_as_onnx_has_them():
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    made = from_array("x", np.array([1, -2, 7], ml_dtypes.int4))
-    assert made["data"] == bytes([0xE1, 0x07])
-    assert as_array("int4", (3,), np.frombuffer(made["data"], np.uint8)).astype(int).tolist() == [1, -2, 7]
+    result = from_array("x", np.array([1, -2, 7], ml_dtypes.int4))
+    assert result["data"] == bytes([0xE1, 0x07])
+    assert as_array("int4", (3,), np.frombuffer(result["data"], np.uint8)).astype(int).tolist() == [1, -2, 7]
 
 
 def test_arrays_of_any_layout():
     for array in (np.arange(6, dtype=">i4").reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
-        made = from_array("x", array)
-        back = as_array(made["dtype"], (2, 3), np.frombuffer(made["data"], np.uint8))
+        result = from_array("x", array)
+        back = as_array(result["dtype"], (2, 3), np.frombuffer(result["data"], np.uint8))
         assert np.array_equal(back, array)
     with pytest.raises(bp.SchemaError, match="no tensors of a model"):
         from_array("x", np.array(["text"]))
@@ -102,15 +102,15 @@ def test_what_is_no_model_has_no_tensors(tmp_path):
 
 
 def test_tensors_of_parts_and_of_several_files(tmp_path):
-    one = bp.open(write(tmp_path / "a.safetensors", samples(["int8"])))
+    reader = bp.open(write(tmp_path / "a.safetensors", samples(["int8"])))
     two = bp.open(write(tmp_path / "b.pt", samples(["bool"])))
-    both = bp.concat([one, two]).tensors()
+    both = bp.concat([reader, two]).tensors()
     assert len(both) == 8
     assert both["größe.3.bool"].shape == (7,)
-    assert list(one[1:3].tensors()) == ["größe.1.int8", "größe.2.int8"]
-    assert bp.concat([one, two]).sizes().tolist() == [6, 1, 0, 7] * 2
+    assert list(reader[1:3].tensors()) == ["größe.1.int8", "größe.2.int8"]
+    assert bp.concat([reader, two]).sizes().tolist() == [6, 1, 0, 7] * 2
     with pytest.raises(bp.SchemaError, match="two tensors are called"):
-        bp.concat([one, one]).tensors()
+        bp.concat([reader, reader]).tensors()
 
 
 # -- every pair of formats ---------------------------------------------------------------------------------
@@ -118,21 +118,21 @@ def test_tensors_of_parts_and_of_several_files(tmp_path):
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(MODELS, 2)))
 def test_models_convert_to_the_last_bit(source, target, tmp_path):
-    made = samples([name for name in PLAIN if name != "complex64"])
-    path = write(tmp_path / f"a{MODELS[source]}", made)
+    result = samples([name for name in PLAIN if name != "complex64"])
+    path = write(tmp_path / f"a{MODELS[source]}", result)
     done = bp.convert(path, tmp_path / f"b{MODELS[target]}")
-    assert done.samples == len(made)
+    assert done.samples == len(result)
     with bp.open(tmp_path / f"b{MODELS[target]}") as reader:
         assert reader.format == target
         assert content(reader) == content(bp.open(path))
-        assert content(reader) == [(m["name"], m["dtype"], m["shape"].tolist(), m["data"]) for m in made]
+        assert content(reader) == [(m["name"], m["dtype"], m["shape"].tolist(), m["data"]) for m in result]
     assert bp.verify(tmp_path / f"b{MODELS[target]}", against=str(path), decode=True).problems == []
 
 
 @pytest.mark.parametrize("target", ["safetensors", "pytorch"])
 def test_dtypes_that_numpy_lacks_convert_too(target, tmp_path):
-    made = samples(["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
-    first = write(tmp_path / "a.safetensors", made)
+    result = samples(["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
+    first = write(tmp_path / "a.safetensors", result)
     bp.convert(first, tmp_path / f"b{MODELS[target]}")
     bp.convert(tmp_path / f"b{MODELS[target]}", tmp_path / "c.safetensors")
     assert content(bp.open(tmp_path / "c.safetensors")) == content(bp.open(first))
@@ -143,8 +143,8 @@ def test_dtypes_that_numpy_lacks_convert_too(target, tmp_path):
 
 @pytest.mark.parametrize("container", list(CONTAINERS))
 def test_every_container_holds_a_model(container, tmp_path):
-    made = samples(["bfloat16", "float8_e5m2", "float32", "bool"])
-    first = write(tmp_path / "a.safetensors", made)
+    written = samples(["bfloat16", "float8_e5m2", "float32", "bool"])
+    first = write(tmp_path / "a.safetensors", written)
     kept = tmp_path / f"b{CONTAINERS[container]}"
     try:
         bp.convert(first, kept)
@@ -153,17 +153,17 @@ def test_every_container_holds_a_model(container, tmp_path):
     bp.convert(kept, tmp_path / "c.safetensors")
     assert (tmp_path / "c.safetensors").read_bytes() == first.read_bytes()
     with bp.open(kept) as reader:
-        found = reader.tensors()
-        assert found["größe.0.float32"].tobytes() == next(
-            m["data"] for m in made if m["name"] == "größe.0.float32"
+        result = reader.tensors()
+        assert result["größe.0.float32"].tobytes() == next(
+            m["data"] for m in written if m["name"] == "größe.0.float32"
         )
     assert main(["info", str(kept)]) == 0
     assert main(["head", str(kept)]) == 0
 
 
 def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
-    made = [from_array("small", np.zeros(1)), *(from_array(str(n), np.zeros(1 << 16)) for n in range(30))]
-    write(tmp_path / "a.safetensors", made)
+    result = [from_array("small", np.zeros(1)), *(from_array(str(n), np.zeros(1 << 16)) for n in range(30))]
+    write(tmp_path / "a.safetensors", result)
     asked, read = [], TensorReader._data
 
     def spy(self, indices, chosen):
@@ -197,19 +197,19 @@ def test_as_many_rows_as_fit():
 
 
 def test_npz_is_one_array_for_each_tensor(tmp_path):
-    made = samples()
+    result = samples()
     for compress in (False, True):
-        path = write(tmp_path / f"{compress}.npz", made, compress=compress)
+        path = write(tmp_path / f"{compress}.npz", result, compress=compress)
         with np.load(path) as arrays:
-            assert arrays.files == [one["name"] for one in made]
-            for one in made:
-                assert arrays[one["name"]].dtype.name == one["dtype"]
-                assert arrays[one["name"]].shape == tuple(one["shape"])
-                assert arrays[one["name"]].tobytes() == one["data"]
+            assert arrays.files == [row["name"] for row in result]
+            for row in result:
+                assert arrays[row["name"]].dtype.name == row["dtype"]
+                assert arrays[row["name"]].shape == tuple(row["shape"])
+                assert arrays[row["name"]].tobytes() == row["data"]
         with bp.open(path) as reader:
-            assert content(reader) == content(made)
+            assert content(reader) == content(result)
             assert (reader.spans("data") is None) == compress
-            assert reader.facts()["parameters"] == sum(int(np.prod(one["shape"])) for one in made)
+            assert reader.facts()["parameters"] == sum(int(np.prod(row["shape"])) for row in result)
             assert compress or all(array.flags.aligned for array in reader.tensors().values())
         assert bp.verify(path).problems == []
 
@@ -228,7 +228,7 @@ def test_npz_arrays_are_columns_or_tensors(tmp_path):
         assert reader[1]["dtype"] == "int16"
     np.savez(tmp_path / "b.npz", w=np.ones((3, 2)), b=np.ones(2), s=np.float32(1))
     with bp.open(tmp_path / "b.npz") as reader:
-        assert [one["shape"].tolist() for one in reader] == [[3, 2], [2], []]
+        assert [sample["shape"].tolist() for sample in reader] == [[3, 2], [2], []]
         assert "tensors" not in reader.schema
     np.savez(tmp_path / "c.npz", w=np.ones((3, 2)), t=np.array(["a"]))
     with pytest.raises(bp.SchemaError, match="no tensor"):
@@ -247,9 +247,9 @@ def zipped(folder, add, comment=b"", before=0):
     partial = Partial(str(folder / "a.zip"))
     file = partial.spool("data")
     file.resize(before)
-    made = ZipSpool(file, partial.spool("directory"))
-    add(made)
-    made.finish(comment)
+    zip_spool = ZipSpool(file, partial.spool("directory"))
+    add(zip_spool)
+    zip_spool.finish(comment)
     partial.commit("data")
     return folder / "a.zip"
 
@@ -278,7 +278,7 @@ def test_zip_members_begin_where_they_should(align, tmp_path):
 
 
 def test_zip_files_beyond_four_gigabytes(tmp_path):
-    path = zipped(tmp_path, lambda made: made.add("x", b"abc", align=64), before=(4 << 30) + 5)
+    path = zipped(tmp_path, lambda item: item.add("x", b"abc", align=64), before=(4 << 30) + 5)
     with zipfile.ZipFile(path) as archive:
         assert archive.read("x") == b"abc"
     members = ZipMembers(open_source(str(path)))
@@ -303,8 +303,8 @@ def test_zip_files_of_very_many_members(tmp_path):
 
 def test_statistics():
     def of(array):
-        made = from_array("x", array)
-        return statistics(made["dtype"], tuple(made["shape"]), np.frombuffer(made["data"], np.uint8))
+        result = from_array("x", array)
+        return statistics(result["dtype"], tuple(result["shape"]), np.frombuffer(result["data"], np.uint8))
 
     assert of(np.array([1.0, np.nan, 3.0])) == {"mean": 2.0, "min": 1.0, "max": 3.0, "nan": 1}
     assert of(np.array([1.0, np.inf])) == {"mean": np.inf, "min": 1.0, "max": np.inf}
@@ -323,8 +323,8 @@ def test_statistics():
 
 def test_head_and_info_of_a_model(tmp_path, capsys):
     arrays = {"a": np.array([[1.0, 2.0]], np.float32), "b\x1b[31m": np.arange(3), "c": np.float64(np.nan)}
-    made = [from_array(name, array) for name, array in arrays.items()]
-    path = write(tmp_path / "a.safetensors", made, metadata={"format": "pt"})
+    result = [from_array(name, array) for name, array in arrays.items()]
+    path = write(tmp_path / "a.safetensors", result, metadata={"format": "pt"})
     assert main(["head", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "dtype", "shape", "mean", "min", "max"]

@@ -55,7 +55,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_clips_are_the_frames_at_every_stride(films, options, starts):
     clips = bp.VideoClips(films, **options)
     places = [(number, start) for number, each in enumerate(starts) for start in each]
-    assert [(one["video_id"], one["start"]) for one in clips] == places
+    assert [(clip["video_id"], clip["start"]) for clip in clips] == places
     steps = np.arange(options["frames"]) * options.get("step", 1)
     for sample, (number, start) in zip(clips, places, strict=True):
         wanted = np.minimum(start + steps, LENGTHS[number] - 1)
@@ -75,8 +75,8 @@ def test_an_epoch_of_the_loader_sees_every_clip_and_resumes(films):
         assert batch["video"].dtype == np.uint8
         batches.append(batch)
         states.append(loader.state_dict())
-    seen = [place for one in batches for place in zip(one["video_id"], one["start"], strict=True)]
-    assert sorted(seen) == [(one["video_id"], one["start"]) for one in clips]
+    seen = [place for batch in batches for place in zip(batch["video_id"], batch["start"], strict=True)]
+    assert sorted(seen) == [(clip["video_id"], clip["start"]) for clip in clips]
     again = bp.Loader(clips, 2, pipelines=pipelines, order="quasi_random", seed=3)
     again.load_state_dict(states[1])
     for batch, before in zip(again, batches[2:], strict=True):
@@ -123,8 +123,8 @@ def test_videos_that_cannot_be_read_are_named_or_left_out(tmp_path):
         with pytest.raises(DecodeError, match=r"a\.tar, sample 1, field 'video'"):
             bp.VideoClips(path, 8)
         clips = bp.VideoClips(path, 8, on_error="skip")
-        assert [one["video_id"] for one in clips] == [0, 0, 2, 2]
-        assert [(one.sample, one.field) for one in clips.skipped] == [(1, "video")]
+        assert [clip["video_id"] for clip in clips] == [0, 0, 2, 2]
+        assert [(item.sample, item.field) for item in clips.skipped] == [(1, "video")]
 
 
 def test_damage_between_the_frames_is_up_to_the_loader(tmp_path):
@@ -147,7 +147,7 @@ def test_missing_videos_have_no_clips():
     samples = [{"film": None, "n": 0}, {"film": encoded(0, 6), "n": 1}]
     schema = {"film": bp.Video("mkv", optional=True), "n": bp.Int()}
     clips = bp.VideoClips(bp.open(samples, schema=schema), 3)
-    assert [(one["n"], one["start"]) for one in clips] == [(1, 0), (1, 3)]
+    assert [(clip["n"], clip["start"]) for clip in clips] == [(1, 0), (1, 3)]
 
 
 def test_wrong_options(films, tmp_path):

@@ -34,7 +34,7 @@ def stored(request, tmp_path: Path, series):
 
 
 def starts(windows: Windows) -> list[int]:
-    return [int(one["t"][0]) for one in windows]
+    return [int(window["t"][0]) for window in windows]
 
 
 def test_windows_stay_inside_of_their_group(stored) -> None:
@@ -65,7 +65,7 @@ def test_every_window_is_what_a_loop_would_cut(series) -> None:
             columns = windows.read(range(len(windows)))
             assert columns["t"].tolist() == wanted
             assert [bytes(cell).decode() for cell in columns["episode"]] == [
-                table["episode"][one[0]] for one in wanted
+                table["episode"][value[0]] for value in wanted
             ]
 
 
@@ -107,13 +107,13 @@ def test_sorted_rows() -> None:
     episode = [("a", "b", "c")[n % 3] for n in order]
     reader = bp.open({"e": episode, "ts": order.astype(np.float64), "v": order * 10})
     windows = Windows(reader, 4, 3, group="e", order_by="ts")
-    found = {"a": [], "b": [], "c": []}
-    for one in windows:
-        assert (one["v"] == one["ts"] * 10).all()
-        found[one["e"]].append(one["ts"].astype(int).tolist())
+    result = {"a": [], "b": [], "c": []}
+    for window in windows:
+        assert (window["v"] == window["ts"] * 10).all()
+        result[window["e"]].append(window["ts"].astype(int).tolist())
     for first, name in enumerate("abc"):
         own = list(range(first, 60, 3))
-        assert found[name] == [own[n : n + 4] for n in range(0, 17, 3)]
+        assert result[name] == [own[n : n + 4] for n in range(0, 17, 3)]
 
 
 def test_rows_are_sorted_by_numbers() -> None:
@@ -129,18 +129,18 @@ def test_rows_are_sorted_by_numbers() -> None:
 def test_padding_covers_the_ends(series, pad: str) -> None:
     windows = Windows(series, 4, 3, group="episode", pad=pad)
     assert windows.schema["valid"] == Tensor("bool", (4,))
-    found = windows.read(range(len(windows)))
-    assert found["t"].tolist() == [
+    result = windows.read(range(len(windows)))
+    assert result["t"].tolist() == [
         [0, 1, 2, 3],
         [3, 4, 5, 6],
         [7, 8, 9, 9 if pad == "repeat" else 0],
         [10, 11, 12, 13],
         [13, 14, *([14, 14] if pad == "repeat" else [0, 0])],
     ]
-    assert found["valid"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
-    assert [bytes(cell) for cell in found["episode"]] == [b"ep0", b"ep0", b"ep1", b"ep2", b"ep2"]
+    assert result["valid"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert [bytes(cell) for cell in result["episode"]] == [b"ep0", b"ep0", b"ep1", b"ep2", b"ep2"]
     if pad == "zero":
-        assert not found["action"][2, 3].any()
+        assert not result["action"][2, 3].any()
 
 
 def test_a_stride_beyond_a_group(series) -> None:
@@ -160,14 +160,14 @@ def test_what_cannot_be_stacked_is_refused(series) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"length": 0}, "length must be at least 1"), ({"length": 2.5}, "whole number"),
         ({"length": 2, "stride": 0}, "stride must be"), ({"length": 2, "pad": "no"}, "pad is zero or repeat"),
     ],
 )  # fmt: skip
-def test_wrong_options(series, options: dict, said: str) -> None:
-    with pytest.raises(bp.OptionError, match=said):
+def test_wrong_options(series, options: dict, message: str) -> None:
+    with pytest.raises(bp.OptionError, match=message):
         Windows(series, **options, fields=["t"])
 
 
@@ -246,7 +246,7 @@ def test_every_row_is_read_once(series, monkeypatch: pytest.MonkeyPatch) -> None
         lambda self, indices, fields: (asked.append(indices), real(self, indices, fields))[1],
     )
     windows.read(range(3))
-    assert [one.tolist() for one in asked] == [[0, 1, 2, 3, 4, 5, 6]]
+    assert [item.tolist() for item in asked] == [[0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_a_window_travels(series, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_converted_and_verified(series, tmp_path: Path) -> None:
     bp.convert(windows, tmp_path / "w.npz", fields=["t", "action", "valid"])
     with bp.open(tmp_path / "w.npz") as reader:
         assert reader.schema["action"] == Tensor("float32", (4, 2))
-        assert [one["t"].tolist() for one in reader] == [one["t"].tolist() for one in windows]
+        assert [sample["t"].tolist() for sample in reader] == [window["t"].tolist() for window in windows]
     assert bp.verify(windows).ok
 
 
@@ -277,7 +277,7 @@ def test_loaded_and_resumed(series, tmp_path: Path) -> None:
         return bp.Loader(windows, 2, order="quasi_random", seed=3, device=None)
 
     whole = [np.asarray(batch["t"]).tolist() for batch in loader()]
-    assert sorted(one for batch in whole for one in batch) == [
+    assert sorted(item for batch in whole for item in batch) == [
         windows[n]["t"].tolist() for n in range(len(windows))
     ]
     first = loader()

@@ -24,8 +24,8 @@ def sample(number, **other):
 
 def write(path, schema, samples, **options):
     with bp.create(path, schema, **options) as out:
-        for one in samples:
-            out.append(one)
+        for sample in samples:
+            out.append(sample)
     return out
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_encoded_is_skipped_and_reported(bad, kind, reason, tmp_p
     assert all(reason.split(":")[-1].strip() in problem.message for problem in out.skipped)
     assert (out.received, out.written) == (50, 47)
     with bp.open(tmp_path / "a.npz") as reader:
-        assert [one["n"] for one in reader] == [n for n in range(50) if n not in (0, 20, 49)]
+        assert [row["n"] for row in reader] == [n for n in range(50) if n not in (0, 20, 49)]
     assert bp.verify(tmp_path / "a.npz").problems == []
 
 
@@ -136,9 +136,9 @@ def test_values_of_many_kinds_of_objects(tmp_path):
     write(tmp_path / "a.npz", fields, [plain, numpy, other])
     first, *rest = bp.open(tmp_path / "a.npz")
     assert (first["n"], first["x"], first["ok"], first["blob"]) == (3, 0.5, True, b"ab")
-    for one in rest:
+    for item in rest:
         for name in fields:
-            assert np.array_equal(one[name], first[name]), name
+            assert np.array_equal(item[name], first[name]), name
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_value_that_contains_itself(tmp_path):
     for _ in range(100_000):
         current.append([])
         current = current[0]
-    values = [{"x": one} for one in (value, deep, [1])]
+    values = [{"x": item} for item in (value, deep, [1])]
     out = write(tmp_path / "a.npz", {"x": bp.Json()}, values, on_error="skip")
     assert [problem.sample for problem in out.skipped] == [0, 1]
     assert list(bp.open(tmp_path / "a.npz")) == [{"x": [1]}]
@@ -184,7 +184,7 @@ def test_arrays_inside_of_tuples_may_be_refilled(tmp_path):
         for n in range(40):
             row[:] = n
             out.append({"x": (row, row)})
-    assert [one["x"][1, 1] for one in bp.open(tmp_path / "a.npz")] == list(range(40))
+    assert [row["x"][1, 1] for row in bp.open(tmp_path / "a.npz")] == list(range(40))
 
 
 def test_columns_and_samples_may_be_mixed(tmp_path):
@@ -192,7 +192,7 @@ def test_columns_and_samples_may_be_mixed(tmp_path):
         out.append({"n": 0})
         out.append(bp.Columns(n=np.arange(1, 100)))
         out.append({"n": 100})
-    assert [one["n"] for one in bp.open(tmp_path / "a.npz")] == list(range(101))
+    assert [row["n"] for row in bp.open(tmp_path / "a.npz")] == list(range(101))
 
 
 def test_a_closed_writer_takes_nothing(tmp_path):
@@ -224,8 +224,8 @@ def test_no_thread_outlives_its_writer(tmp_path):
     before = set(threading.enumerate())
     for n, end in enumerate(("close", "abort", "suspend")):
         out = bp.create(tmp_path / f"{n}.npz", SCHEMA, workers=4)
-        for one in range(20):
-            out.append(sample(one))
+        for number in range(20):
+            out.append(sample(number))
         getattr(out, end)()
     # Threads of tests before this one may end meanwhile.
     assert set(threading.enumerate()) <= before
@@ -257,8 +257,8 @@ def test_image_options_are_for_all_fields_or_by_field(how, images, sizes, tmp_pa
         with bp.create(tmp_path / "b.npz", schema) as out:
             out.append({name: values[0] for name, values in samples.items()})
         bp.convert(tmp_path / "b.npz", tmp_path / "a.npz", images=images)
-    [found] = bp.open(tmp_path / "a.npz")
-    assert [found[name].shape for name in schema] == sizes
+    [result] = bp.open(tmp_path / "a.npz")
+    assert [result[name].shape for name in schema] == sizes
 
 
 def test_fields_without_image_options_of_their_own_get_the_others(tmp_path):
@@ -266,8 +266,8 @@ def test_fields_without_image_options_of_their_own_get_the_others(tmp_path):
     own = {"large": bp.ImageOptions()}
     with bp.create(tmp_path / "a.npz", schema, images=own, max_resolution=10) as out:
         out.append({"small": pixels(20, 40, 3), "large": pixels(20, 40, 3)})
-    [found] = bp.open(tmp_path / "a.npz")
-    assert (found["small"].shape, found["large"].shape) == ((5, 10, 3), (20, 40, 3))
+    [result] = bp.open(tmp_path / "a.npz")
+    assert (result["small"].shape, result["large"].shape) == ((5, 10, 3), (20, 40, 3))
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_checkpoints_do_not_change_a_byte(suffix, options, tmp_path):
                 out = create_with(target, schema, bp.WriteOptions(resume=True), **options)
                 assert out.received == number
         out.close()
-        assert sorted(one["array"][0] for one in bp.open(target)) == list(range(90))
+        assert sorted(row["array"][0] for row in bp.open(target)) == list(range(90))
         top = tmp_path / name
         return {path.relative_to(top): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 

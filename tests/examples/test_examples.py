@@ -183,7 +183,7 @@ def test_evaluation_counts_every_sample_once_on_uneven_ranks(world_size: int) ->
 @pytest.mark.parametrize("name", programs(sorted(NEEDS)))
 def test_wrong_arguments_get_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main = load(name).main
-    for arguments, said in (
+    for arguments, text in (
         (["--nonsense"], "unrecognized arguments"),
         ([], "--quick"),
         (["--help"], "Quick:"),
@@ -192,7 +192,7 @@ def test_wrong_arguments_get_a_sentence(name: str, capsys: pytest.CaptureFixture
             main(arguments)
         assert ended.value.code == (0 if arguments == ["--help"] else 2)
         shown = capsys.readouterr()
-        assert said in shown.out + shown.err
+        assert text in shown.out + shown.err
 
 
 @pytest.mark.exhaustive

@@ -221,9 +221,9 @@ def test_packed_text_of_every_layout(kind, packed, tmp_path):
     with pa.ipc.new_file(path, pa.schema([("t", column.type)])) as file:
         file.write(pa.record_batch([column], names=["t"]))
     with bp.open(path) as reader:
-        found = [one["t"] for one in reader]
+        actual = [sample["t"] for sample in reader]
     want = ["a", "a", "b", "b"] if kind != "binary_view" else [b"a", b"a", b"b", b"b"]
-    assert found == ([*want[:2], None, None] if "null" in packed else want)
+    assert actual == ([*want[:2], None, None] if "null" in packed else want)
 
 
 # --- in place ---------------------------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def test_cells_of_many_batches_in_place(tmp_path):
             columns = reader.read(wanted)
             for name in schema:
                 spans = reader.spans(name, wanted)
-                found = [data[a : a + s] for a, s in zip(spans.start, spans.size, strict=True)]
-                assert found == cells(reader.subset(wanted))[name]
+                actual = [data[a : a + s] for a, s in zip(spans.start, spans.size, strict=True)]
+                assert actual == cells(reader.subset(wanted))[name]
             assert columns["x"][:, 0].tolist() == wanted.tolist()
         check_samples(reader, schema, values)
         # Nothing was decoded for it.

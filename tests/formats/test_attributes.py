@@ -58,29 +58,29 @@ def test_they_come_back(kind, tmp_path):
 def pairs():
     """Each to the next; the others take long."""
     for number, source in enumerate(FORMATS):
-        for other, made in enumerate(FORMATS):
+        for other, name in enumerate(FORMATS):
             near = other == (number + 1) % len(FORMATS)
-            yield pytest.param(source, made, marks=[] if near else [pytest.mark.exhaustive])
+            yield pytest.param(source, name, marks=[] if near else [pytest.mark.exhaustive])
 
 
-@pytest.mark.parametrize(("source", "made"), list(pairs()))
-def test_they_are_kept_from_each_to_each(source, made, tmp_path):
+@pytest.mark.parametrize(("source", "result"), list(pairs()))
+def test_they_are_kept_from_each_to_each(source, result, tmp_path):
     path = write(tmp_path, source)
-    to, options = target(tmp_path, "b", made)
-    found = bp.convert(path, to, target_options=options)
-    assert found.remarks == []
+    to, options = target(tmp_path, "b", result)
+    converted = bp.convert(path, to, target_options=options)
+    assert converted.remarks == []
     same(bp.open(to).attributes, SAID)
     # Of a renamed field, too; of one that is not taken, none.
-    to, _ = target(tmp_path, "c", made)
+    to, _ = target(tmp_path, "c", result)
     bp.convert(path, to, fields=["t"], rename={"t": "temperature"}, target_options=options)
     assert set(bp.open(to).attributes) == {"", "temperature"}
 
 
 def test_where_they_are_lost_it_is_said(tmp_path):
-    found = bp.convert(write(tmp_path, "h5"), tmp_path / "b.npz")
-    [said] = [one for one in found.remarks if "attributes are not kept" in one]
-    assert "title" in said
-    assert "t.units" in said
+    converted = bp.convert(write(tmp_path, "h5"), tmp_path / "b.npz")
+    [output] = [remark for remark in converted.remarks if "attributes are not kept" in remark]
+    assert "title" in output
+    assert "t.units" in output
 
 
 def test_names_of_axes_as_others_have_them(tmp_path):
@@ -112,10 +112,10 @@ def test_axes_of_a_netcdf_file(tmp_path):
         file["t"].attrs["units"] = "K"
         file.attrs["_NCProperties"] = "version=2"
     with bp.open(tmp_path / "a.h5", fields=["t", "time"]) as reader:
-        found = reader.attributes
-        assert found["t"] == {"units": "K", "_ARRAY_DIMENSIONS": ["time", "lat"]}
-        assert found["time"] == {"_ARRAY_DIMENSIONS": ["time"]}
-        assert "" not in found
+        result = reader.attributes
+        assert result["t"] == {"units": "K", "_ARRAY_DIMENSIONS": ["time", "lat"]}
+        assert result["time"] == {"_ARRAY_DIMENSIONS": ["time"]}
+        assert "" not in result
         bp.convert(reader, tmp_path / "b.zarr")
     assert zarr.open(tmp_path / "b.zarr", mode="r")["t"].metadata.dimension_names == ("time", "lat")
 
@@ -134,9 +134,9 @@ def test_an_array_that_stands_alone_has_its_own(tmp_path):
     assert bp.open(tmp_path / "a.zarr").attributes == {
         "data": {"units": "K", "_ARRAY_DIMENSIONS": ["time", "x"]}
     }
-    found = bp.open(tmp_path / "b.n5").attributes
-    assert set(found) <= {"data"}
-    assert not {"dimensions", "blockSize", "dataType", "compression"} & set(found.get("data", {}))
+    result = bp.open(tmp_path / "b.n5").attributes
+    assert set(result) <= {"data"}
+    assert not {"dimensions", "blockSize", "dataType", "compression"} & set(result.get("data", {}))
 
 
 # -- numbers that stand for others ----------------------------------------------------------------------
@@ -146,14 +146,14 @@ STORED = np.array([[0, 100, -32768], [-500, 32767, 1], [5, 6, 7], [-32768, 0, 0]
 
 
 def unpacked():
-    found = STORED.astype(np.float32) * np.float32(0.01) + np.float32(273.15)
-    found[STORED == -32768] = np.nan
-    return found
+    result = STORED.astype(np.float32) * np.float32(0.01) + np.float32(273.15)
+    result[STORED == -32768] = np.nan
+    return result
 
 
 def packed(tmp_path, kind, attributes=PACKED, stored=STORED):
     row = bp.Tensor(stored.dtype.name, stored.shape[1:])
-    rows = [{"t": one} for one in stored]
+    rows = [{"t": item} for item in stored]
     return write(tmp_path, kind, {"t": attributes}, {"t": row}, rows)
 
 
@@ -218,9 +218,9 @@ def test_packed_numbers_are_converted_either_way(kind, tmp_path):
 def test_rules(stored, attributes, expected, tmp_path):
     path = packed(tmp_path, "zarr", attributes, np.stack([stored] * 4))
     with bp.open(path, decode=True) as reader:
-        found = reader.read([0])["t"][0]
-    assert found.dtype == expected.dtype
-    assert np.array_equal(found, expected, equal_nan=True)
+        result = reader.read([0])["t"][0]
+    assert result.dtype == expected.dtype
+    assert np.array_equal(result, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -254,19 +254,19 @@ def test_optional_numbers_and_ragged_ones(tmp_path):
         "r": bp.Tensor("int16", (None,)),
         "c": bp.Int(names=("a", "b")),
     }
-    said = {"n": {"scale_factor": 0.5}, "r": {"scale_factor": 2.0, "_FillValue": 9}, "c": {"_FillValue": 1}}
+    output = {"n": {"scale_factor": 0.5}, "r": {"scale_factor": 2.0, "_FillValue": 9}, "c": {"_FillValue": 1}}
     for kind in ("zarr", "h5"):
         path, options = target(tmp_path, kind, kind)
-        with bp.create(path, schema, attributes=said, **options) as out:
+        with bp.create(path, schema, attributes=output, **options) as out:
             out.append({"n": 3, "r": np.array([1, 9, 3], np.int16), "c": 1})
             out.append({"n": None, "r": np.array([], np.int16), "c": 0})
         with bp.open(path, decode=True) as reader:
             assert reader.schema["n"] == bp.Float("float32", optional=True)
-            assert [one["n"] for one in reader] == [1.5, None]
+            assert [sample["n"] for sample in reader] == [1.5, None]
             assert np.array_equal(reader[0]["r"], np.array([2, np.nan, 6], np.float32), equal_nan=True)
             assert len(reader[1]["r"]) == 0
             # Classes are no numbers.
-            assert [one["c"] for one in reader] == [1, 0]
+            assert [sample["c"] for sample in reader] == [1, 0]
 
 
 def test_a_store_as_xarray_writes_it(tmp_path):
@@ -320,5 +320,5 @@ def test_missing_chunks_are_fill_values(tmp_path):
         file.create_dataset("packed", (6, 4), "i2", chunks=(2, 2), fillvalue=-3, compression="gzip")[0, 0] = 1
         expected = {name: file[name][:] for name in file}
     with bp.open(tmp_path / "a.h5") as reader:
-        found = reader.read(range(6))
-        assert all((found[name] == values).all() for name, values in expected.items())
+        result = reader.read(range(6))
+        assert all((result[name] == values).all() for name, values in expected.items())

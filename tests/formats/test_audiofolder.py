@@ -22,8 +22,8 @@ class TestSuite(FormatSuite):
 
     def files(self, path):
         """One sound is enough: the tests of the codec damage more of them."""
-        found = super().files(path)
-        return [file for file in found if file.suffix != ".wav" or file.stem == "00000000"]
+        result = super().files(path)
+        return [file for file in result if file.suffix != ".wav" or file.stem == "00000000"]
 
 
 def flac(rate=8000, channels=1):

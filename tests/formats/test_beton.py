@@ -134,10 +134,10 @@ def test_jpeg_images_of_ffcv_decode_near_what_went_in(golden, name):
         assert not raw.all()
         assert raw.any() == (name == "proportion")
         for row, wrote in enumerate(went_in(arrays)):
-            found = reader[row]["image"]
-            assert found.shape == wrote["image"].shape
+            result = reader[row]["image"]
+            assert result.shape == wrote["image"].shape
             if raw[row]:
-                assert np.array_equal(found, wrote["image"])
+                assert np.array_equal(result, wrote["image"])
 
 
 def test_smart_images_of_ffcv_have_the_sizes_that_we_would_give_them(golden):
@@ -146,11 +146,11 @@ def test_smart_images_of_ffcv_have_the_sizes_that_we_would_give_them(golden):
         raw = raw_rows(reader)
         for row, wrote in enumerate(went_in(arrays)):
             ours = image.fit(wrote["image"], 64)
-            found = reader[row]["image"]
-            assert found.shape == ours.shape
+            result = reader[row]["image"]
+            assert result.shape == ours.shape
             # FFCV shrinks with OpenCV, which computes areas of small images in fixed point.
             if raw[row]:
-                assert np.abs(found.astype(int) - ours.astype(int)).max() <= 1
+                assert np.abs(result.astype(int) - ours.astype(int)).max() <= 1
 
 
 def test_several_pages_written_by_several_workers(golden):
@@ -303,10 +303,10 @@ def test_more_samples_than_there_was_room_for(length, tmp_path):
     with bp.open(tmp_path / "a.beton") as reader:
         assert len(reader) == count
         assert reader.schema == schema
-        found = reader.read(range(count))
-        assert np.array_equal(found["n"], columns["n"])
-        assert np.array_equal(found["blob"].data, columns["blob"].data)
-        assert np.array_equal(found["blob"].offsets, columns["blob"].offsets)
+        result = reader.read(range(count))
+        assert np.array_equal(result["n"], columns["n"])
+        assert np.array_equal(result["blob"].data, columns["blob"].data)
+        assert np.array_equal(result["blob"].offsets, columns["blob"].offsets)
         check_pages(reader)
 
 
@@ -352,7 +352,7 @@ def photo(height, width, channels=3):
 )
 def test_write_modes(mode, options, raw, tmp_path):
     photos = [photo(40, 50), photo(60, 64)]
-    samples = [{"image": one} for one in photos]
+    samples = [{"image": item} for item in photos]
     reader = write(tmp_path / "a.beton", {"image": bp.Image()}, samples, write_mode=mode, **options)
     assert raw_rows(reader).tolist() == raw
     for sample, original, exact in zip(reader, photos, raw, strict=True):
@@ -521,8 +521,8 @@ def test_what_is_no_image_for_the_field_is_refused(value, reason, tmp_path):
         write(tmp_path / "a.beton", {"image": bp.Image()}, [{"image": jpeg()}, {"image": value}])
     assert (caught.value.sample, caught.value.field) == (1, "image")
     with bp.create(tmp_path / "a.beton", {"image": bp.Image()}, on_error="skip") as out:
-        for one in (jpeg(), value, jpeg()):
-            out.append({"image": one})
+        for item in (jpeg(), value, jpeg()):
+            out.append({"image": item})
     assert [problem.sample for problem in out.skipped] == [1]
     assert len(bp.open(tmp_path / "a.beton")) == 2
 
@@ -545,7 +545,7 @@ def test_damage_is_named_by_sample_and_field(tmp_path):
     patch(path, table + 2 * row.itemsize + row.fields["f2"][1], outside)
     patch(path, table + 3 * row.itemsize + row.fields["f0"][1], b"\x09")
     result = bp.verify(path)
-    assert [(one.sample, one.field) for one in result.problems] == [(2, "blob"), (3, "image")]
+    assert [(problem.sample, problem.field) for problem in result.problems] == [(2, "blob"), (3, "image")]
     with bp.open(path) as reader:
         assert reader[1]["blob"] == b"\1"
         with pytest.raises(bp.DamagedError, match="the cell claims 1 bytes, and the file ends at") as caught:
@@ -593,7 +593,7 @@ def test_an_unknown_jpeg_and_a_misplaced_allocation(tmp_path):
     patch(path, at + 8, struct.pack("<Q", int(table["ptr"][0]) + SMALL_PAGE * 9))
     result = bp.verify(path)
     assert "allocation 0 (" in result.problems[0].message
-    assert (0, "image") in [(one.sample, one.field) for one in result.problems]
+    assert (0, "image") in [(problem.sample, problem.field) for problem in result.problems]
 
 
 def test_ten_million_samples_open_without_their_tables(tmp_path):
@@ -646,10 +646,10 @@ for path in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def ffcv_python():
     """An interpreter that has FFCV."""
-    found = os.environ.get("BATCHPLANT_FFCV_PYTHON", sys.executable)
-    if processes.run([found, "-c", "import ffcv"], capture_output=True).returncode:
+    result = os.environ.get("BATCHPLANT_FFCV_PYTHON", sys.executable)
+    if processes.run([result, "-c", "import ffcv"], capture_output=True).returncode:
         pytest.skip("FFCV is not installed; BATCHPLANT_FFCV_PYTHON may name a Python that has it")
-    return found
+    return result
 
 
 @pytest.mark.reference

@@ -25,11 +25,11 @@ def opened(path: str, field: bp.Tensor) -> bp.Reader:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_numbers_that_the_bytes_are(tmp_path: Path, suffix: str) -> None:
-    path = written(tmp_path, suffix, [one.tobytes() for one in PIXELS])
+    path = written(tmp_path, suffix, [pixel.tobytes() for pixel in PIXELS])
     with opened(path, bp.Tensor("uint8", (4, 6))) as reader:
         assert reader.schema["image"] == bp.Tensor("uint8", (4, 6))
         assert np.array_equal(reader.read([5, 0, 5])["image"], PIXELS[[5, 0, 5]])
-        assert np.array_equal([one["image"] for one in reader], PIXELS)
+        assert np.array_equal([sample["image"] for sample in reader], PIXELS)
         spans = reader.spans("image", [5, 1])
         for row, number in enumerate((5, 1) if spans is not None else ()):
             data = Path(spans.files[int(spans.file[row])]).read_bytes()
@@ -43,7 +43,7 @@ def test_the_numbers_that_the_bytes_are(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("shape", [(4, 6), (None, 6)])
 def test_another_number_of_bytes_is_named(tmp_path: Path, suffix: str, shape: tuple[int | None, ...]) -> None:
-    cells = [one.tobytes() for one in PIXELS]
+    cells = [pixel.tobytes() for pixel in PIXELS]
     cells[4] = cells[4][:-1]
     with opened(written(tmp_path, suffix, cells), bp.Tensor("uint8", shape)) as reader:
         if suffix not in ("parquet", "arrow"):
@@ -62,6 +62,6 @@ def test_another_number_of_bytes_is_named(tmp_path: Path, suffix: str, shape: tu
 def test_missing_ones_stay_missing(tmp_path: Path, suffix: str) -> None:
     path = written(tmp_path, suffix, [PIXELS[0].tobytes(), None, PIXELS[2].tobytes()])
     with opened(path, bp.Tensor("uint8", (4, 6), optional=True)) as reader:
-        found = [one["image"] for one in reader]
-        assert found[1] is None
-        assert np.array_equal(found[2], PIXELS[2])
+        result = [sample["image"] for sample in reader]
+        assert result[1] is None
+        assert np.array_equal(result[2], PIXELS[2])

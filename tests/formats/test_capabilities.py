@@ -370,7 +370,7 @@ def traffic(
                     return [opened - before, sent() - opened]
 
             def sent() -> int:
-                proxy.wait_for(lambda: all(one.done for one in proxy.requests))
+                proxy.wait_for(lambda: all(request.done for request in proxy.requests))
                 return proxy.bytes_sent
 
             def names(reader: bp.Reader) -> Any:
@@ -379,14 +379,16 @@ def traffic(
             def every(reader: bp.Reader) -> Any:
                 return range(len(reader))
 
-            found = Traffic(size_of(path))
+            result = Traffic(size_of(path))
             # What has to be scanned once is remembered.
-            found.scanned, _ = fetched(names, lambda reader: [])
-            found.opened, found.sample = fetched(names, lambda reader: [min(WANTED, len(reader) - 1)])
+            result.scanned, _ = fetched(names, lambda reader: [])
+            result.opened, result.sample = fetched(names, lambda reader: [min(WANTED, len(reader) - 1)])
             small = "name" if spec(name).tensors else -1
-            found.field = fetched(lambda one: [list(one.schema)[small] if small == -1 else small], every)[1]
-            found.half = fetched(names, lambda reader: range(len(reader) // 2, len(reader)))[1]
-            return found
+            result.field = fetched(lambda item: [list(item.schema)[small] if small == -1 else small], every)[
+                1
+            ]
+            result.half = fetched(names, lambda reader: range(len(reader) // 2, len(reader)))[1]
+            return result
 
         yield measured
 
@@ -398,35 +400,35 @@ def size_of(path: Path) -> int:
 
 @every_format
 def test_random_access(name: str, traffic: Callable[[str], Traffic], datasets: Callable[[str], Path]) -> None:
-    found = traffic(name)
-    few = found.opened + found.sample < found.whole / 2
+    result = traffic(name)
+    few = result.opened + result.sample < result.whole / 2
     with read(datasets(name), name) as reader:
         # A model may have to be read as a whole from a server, and each tensor lies where it lies.
         large = "data" if "data" in reader.schema else next(iter(reader.schema))
         # SQLite itself reads files of this machine alone.
         known = reader.spans(large, [0]) is not None or name == "sqlite"
-    assert (few or known) == spec(name).can.random_access, found
+    assert (few or known) == spec(name).can.random_access, result
 
 
 @every_format
 def test_remote_ranges(name: str, traffic: Callable[[str], Traffic]) -> None:
-    found = traffic(name)
-    assert (found.opened + found.sample < found.whole / 2) == spec(name).can.remote_ranges, found
+    result = traffic(name)
+    assert (result.opened + result.sample < result.whole / 2) == spec(name).can.remote_ranges, result
 
 
 @every_format
 def test_splittable(name: str, traffic: Callable[[str], Traffic]) -> None:
-    found = traffic(name)
-    assert (found.scanned + found.half < 0.8 * found.whole) == spec(name).can.splittable, found
+    result = traffic(name)
+    assert (result.scanned + result.half < 0.8 * result.whole) == spec(name).can.splittable, result
 
 
 @every_format
 def test_column_pruning(name: str, traffic: Callable[[str], Traffic]) -> None:
-    found = traffic(name)
+    result = traffic(name)
     if len(content(spec(name))[0]) == 1:
         assert not spec(name).can.column_pruning
         return
-    assert (found.opened + found.field < found.whole / 2) == spec(name).can.column_pruning, found
+    assert (result.opened + result.field < result.whole / 2) == spec(name).can.column_pruning, result
 
 
 # -- where cells lie ---------------------------------------------------------------------------------------
@@ -443,23 +445,23 @@ def test_spans_and_memory_map(name: str, datasets: Callable[[str], Path], tmp_pa
     one = spec(name)
     path = datasets(name)
     with read(path, name) as reader:
-        found = [spans for field in reader.schema if (spans := reader.spans(field, [0])) is not None]
+        result = [spans for field in reader.schema if (spans := reader.spans(field, [0])) is not None]
         # Chunks that hold what is packed already are not packed again, and are used in place.
-        if not found and one.writer is not None and bp.Image in one.kinds:
+        if not result and one.writer is not None and bp.Image in one.kinds:
             images = tmp_path / f"images{one.suffixes[0]}"
             with bp.create(images, {"image": bp.Image()}, format=name) as out:
                 out.append({"image": bulk(0, bp.Image())})
             with read(images, name) as other:
-                found = [spans for spans in [other.spans("image", [0])] if spans is not None]
-        assert bool(found) == one.can.spans
+                result = [spans for spans in [other.spans("image", [0])] if spans is not None]
+        assert bool(result) == one.can.spans
         files = []
-        for spans in found:
+        for spans in result:
             files.append(spans.files[spans.file[0]])
             assert 0 <= spans.start[0] <= spans.start[0] + spans.size[0] <= os.path.getsize(files[-1])
         reader.read([0])
         # Spans keep the sources that they lie in.
         spans = None
-        found.clear()
+        result.clear()
         assert any(map(mapped, files)) == one.can.memory_map
 
 
@@ -472,7 +474,7 @@ def flip_in(path: Path, value: bytes) -> bool:
     middle = value[len(value) // 2 :][:48]
     # Text of base64 begins anew every three bytes.
     texts = [base64.b64encode(value[len(value) // 2 // 3 * 3 :][:48])]
-    for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = file.read_bytes()
         for part in (middle, *texts):
             at = data.find(part)
@@ -616,7 +618,7 @@ def test_human_readable(name: str, datasets: Callable[[str], Path]) -> None:
     if path.is_file():
         with contextlib.suppress(UnicodeDecodeError):
             text = path.read_text("utf-8")
-            is_text = all(one.isprintable() or one in "\r\n\t" for one in text[:10_000])
+            is_text = all(item.isprintable() or item in "\r\n\t" for item in text[:10_000])
     assert is_text == spec(name).can.human_readable
 
 
@@ -740,7 +742,7 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
             tracemalloc.start()
             for number in range(count):
                 own = {"name": f"{number}", "document": number, "file_name": f"{number}.png"}
-                own = {key: one for key, one in own.items() if key in schema}
+                own = {key: value for key, value in own.items() if key in schema}
                 out.append({**sample(number % 16), large: value, **own})
                 if number % 16 == 15:
                     # Nothing waits for its turn, however busy the machine is.
@@ -917,14 +919,16 @@ def test_compare_in_a_narrow_terminal_is_a_list(compared: Callable[..., list[str
 
 def test_compare_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats", "--compare", "zarr", "--json"]) == 0
-    [found] = json.loads(capsys.readouterr().out)
-    assert found == {"name": "zarr", **registry.get_format("zarr").can.describe()}
+    [actual] = json.loads(capsys.readouterr().out)
+    assert actual == {"name": "zarr", **registry.get_format("zarr").can.describe()}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [(["beton", "csv"], "--compare beton csv"), (["--compare", "parket"], "did you mean parquet?")],
 )
-def test_names_that_are_no_use(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_no_use(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["formats", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -58,9 +58,9 @@ def same(path, samples):
     with bp.open(path) as reader:
         assert len(reader) == len(samples)
         for row in (*range(len(samples)), *reversed(range(len(samples)))):
-            found = reader[row]
+            result = reader[row]
             for name, value in samples[row].items():
-                assert np.array_equal(found[name], value) if value is not None else found[name] is None
+                assert np.array_equal(result[name], value) if value is not None else result[name] is None
         assert (reader.read([3, 1, 3])["v"] == [samples[n]["v"] for n in (3, 1, 3)]).all()
 
 
@@ -80,14 +80,14 @@ def test_they_come_back(how, tmp_path):
     with bp.open(path) as reader:
         assert "2×32×50" in str(reader.facts())
         loaded = [batch["v"] for batch in bp.Loader(reader.select(["v"]), 4, order="sequential")]
-    assert (np.concatenate(loaded) == [one["v"] for one in values()]).all()
+    assert (np.concatenate(loaded) == [value["v"] for value in values()]).all()
 
 
 def test_other_libraries_read_them(how, tmp_path):
     suffix, options = how
     path = write(tmp_path / f"a.{suffix}", values(), chunks=SHAPES, **options)
-    expected = np.array([one["v"] for one in values()])
-    waves = np.array([one["c"] for one in values()])
+    expected = np.array([value["v"] for value in values()])
+    waves = np.array([value["c"] for value in values()])
     if suffix.startswith("zarr"):
         zarr = pytest.importorskip("zarr")
         store = zarr.storage.ZipStore(path, mode="r") if suffix.endswith("zip") else path
@@ -100,9 +100,9 @@ def test_other_libraries_read_them(how, tmp_path):
     elif suffix == "n5":
         tensorstore = pytest.importorskip("tensorstore")
         spec = {"driver": "n5", "kvstore": {"driver": "file", "path": f"{path}/v/"}}
-        found = tensorstore.open(spec).result()
-        assert found.chunk_layout.read_chunk.shape == (50, 32, 2)
-        assert (expected == found.read().result().T).all()
+        result = tensorstore.open(spec).result()
+        assert result.chunk_layout.read_chunk.shape == (50, 32, 2)
+        assert (expected == result.read().result().T).all()
     else:
         h5py = pytest.importorskip("h5py")
         with h5py.File(path) as file:
@@ -144,18 +144,18 @@ def test_a_conversion_resumes(suffix, options, tmp_path):
 
 
 def files(folder):
-    below = (one for one in Path(folder).rglob("*") if one.is_file())
-    return {str(one.relative_to(folder)): one.read_bytes() for one in below}
+    below = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(item.relative_to(folder)): item.read_bytes() for item in below}
 
 
-@pytest.mark.parametrize("made", [format_zarr, format_n5])
-def test_ranges_of_several_processes(made, tmp_path):
-    path = str(tmp_path / f"a.{made.FORMAT.name}")
+@pytest.mark.parametrize("result", [format_zarr, format_n5])
+def test_ranges_of_several_processes(result, tmp_path):
+    path = str(tmp_path / f"a.{result.FORMAT.name}")
     data = np.arange(10 * 6 * 8).reshape(10, 6, 8)
-    made.allocate(path, {"x": bp.Tensor("int64", (6, 8))}, 10, chunks=(4, 4, 3))
-    assert made.range_unit(path) == 4
+    result.allocate(path, {"x": bp.Tensor("int64", (6, 8))}, 10, chunks=(4, 4, 3))
+    assert result.range_unit(path) == 4
     for start in (8, 0, 4):
-        made.write_range(path, start, {"x": data[start : start + 4]})
+        result.write_range(path, start, {"x": data[start : start + 4]})
     with bp.open(path) as reader:
         assert (reader.read(range(10))["x"] == data).all()
 
@@ -172,7 +172,7 @@ def test_one_shape_for_all_goes_to_the_fields_that_have_as_many_axes(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["zarr", "n5", "h5"])
 @pytest.mark.parametrize(
-    ("chunks", "said"),
+    ("chunks", "message"),
     [
         ((1, 2, 3, 4), "no field has 4 axes"),
         ({"v": (1, 0, 5)}, r"sizes from 1 on along \(samples, 70, 50\)"),
@@ -184,10 +184,10 @@ def test_one_shape_for_all_goes_to_the_fields_that_have_as_many_axes(tmp_path):
         ("abc", "no field has|sizes from|chunks"),
     ],
 )
-def test_shapes_that_make_no_sense(suffix, chunks, said, tmp_path):
+def test_shapes_that_make_no_sense(suffix, chunks, message, tmp_path):
     if suffix == "h5":
         pytest.importorskip("h5py")
-    with pytest.raises((bp.OptionError, bp.FieldNameError), match=said):
+    with pytest.raises((bp.OptionError, bp.FieldNameError), match=message):
         bp.create(tmp_path / f"a.{suffix}", SCHEMA, chunks=chunks)
     assert os.listdir(tmp_path) == []
 

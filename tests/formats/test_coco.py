@@ -37,11 +37,11 @@ class TestSuite(DetectionSuite):
         "ids": (bp.Tensor("int64", (None,)), lambda n: 10 * n + np.arange(n % 4)),
         "polygons": (
             bp.Polygons(),
-            lambda n: [[] if one == 1 else [ring(n)] * (one + 1) for one in range(n % 4)],
+            lambda n: [[] if number == 1 else [ring(n)] * (number + 1) for number in range(n % 4)],
         ),
         "rle": (
             bp.List(bp.Text()),
-            lambda n: ["P2" if one == 1 and n % 5 == 0 else "" for one in range(n % 4)],
+            lambda n: ["P2" if number == 1 and n % 5 == 0 else "" for number in range(n % 4)],
         ),
         "keypoints": (
             bp.Keypoints(names=("nose", "left_eye", "right_eye")),
@@ -69,11 +69,12 @@ def coco(
     for number in range(images):
         (folder / "val2017" / f"{number:012d}.jpg").write_bytes(jpeg(8, 10))
         listed.append({"id": 50 + number, "file_name": f"{number:012d}.jpg", "height": 8, "width": 10})
-    found = {"info": {"year": 2017}, "images": listed, "annotations": annotations}
-    found["categories"] = [
-        one if isinstance(one, dict) else {"id": one[1], "name": one[0]} for one in categories
+    result = {"info": {"year": 2017}, "images": listed, "annotations": annotations}
+    result["categories"] = [
+        category if isinstance(category, dict) else {"id": category[1], "name": category[0]}
+        for category in categories
     ]
-    (folder / "annotations" / name).write_text(json.dumps({**found, **more}, indent=1))
+    (folder / "annotations" / name).write_text(json.dumps({**result, **more}, indent=1))
     return folder
 
 
@@ -89,8 +90,8 @@ def box(number=1, image=50, category=7, bbox=(1, 2, 3, 4), **more):
 
 
 def test_instances(tmp_path):
-    found = [box(9, 51, 3, area=5.5), box(8, 50, 7, [0.5, 0, 9.5, 8]), box(7, 51, 7)]
-    coco(tmp_path / "data", found, images=3)
+    result = [box(9, 51, 3, area=5.5), box(8, 50, 7, [0.5, 0, 9.5, 8]), box(7, 51, 7)]
+    coco(tmp_path / "data", result, images=3)
     for path in (tmp_path / "data", tmp_path / "data" / "annotations" / "instances_val2017.json"):
         with bp.open(path) as reader:
             assert reader.format == "coco"
@@ -111,16 +112,19 @@ def test_instances(tmp_path):
 
 def test_keypoints_and_what_they_are_called(tmp_path):
     names = ["nose", "left_eye", "right_eye"]
-    found = [box(1, keypoints=[1, 2, 2, 0, 0, 0, 5, 6.5, 1], num_keypoints=2), box(2)]
-    data = coco(tmp_path / "d", found, categories=[{"id": 7, "name": "person", "keypoints": names}])
+    result = [box(1, keypoints=[1, 2, 2, 0, 0, 0, 5, 6.5, 1], num_keypoints=2), box(2)]
+    data = coco(tmp_path / "d", result, categories=[{"id": 7, "name": "person", "keypoints": names}])
     with bp.open(data) as reader:
         assert reader.schema["keypoints"] == bp.Keypoints(names=tuple(names))
         assert reader[0]["keypoints"].tolist() == [[[1, 2, 2], [0, 0, 0], [5, 6.5, 1]], [[0, 0, 0]] * 3]
 
 
 def test_captions(tmp_path):
-    found = [{"id": 1, "image_id": 50, "caption": 'a "cat"\n'}, {"id": 2, "image_id": 50, "caption": "größe"}]
-    data = coco(tmp_path / "data", found, images=2, name="captions_val2017.json", categories=())
+    result = [
+        {"id": 1, "image_id": 50, "caption": 'a "cat"\n'},
+        {"id": 2, "image_id": 50, "caption": "größe"},
+    ]
+    data = coco(tmp_path / "data", result, images=2, name="captions_val2017.json", categories=())
     with bp.open(data) as reader:
         assert list(reader.schema) == ["image", "file_name", "image_id", "captions"]
         assert [sample["captions"] for sample in reader] == [['a "cat"\n', "größe"], []]
@@ -131,8 +135,8 @@ def test_captions(tmp_path):
 
 def test_panoptic(tmp_path):
     segments = [{"id": 5, "category_id": 3, "bbox": [0, 0, 4, 4], "area": 16, "iscrowd": 0}]
-    found = [{"image_id": 50, "file_name": "000000000000.png", "segments_info": segments}]
-    data = coco(tmp_path / "data", found, name="panoptic_val2017.json")
+    result = [{"image_id": 50, "file_name": "000000000000.png", "segments_info": segments}]
+    data = coco(tmp_path / "data", result, name="panoptic_val2017.json")
     (data / "annotations" / "panoptic_val2017").mkdir()
     (data / "annotations" / "panoptic_val2017" / "000000000000.png").write_bytes(png(8, 10, 3))
     with bp.open(data) as reader:
@@ -156,9 +160,9 @@ def test_addresses_in_place_of_names(tmp_path):
     """As in LVIS: the address ends with folder and file."""
     data = coco(tmp_path / "data", [box()], name="lvis_v1_val.json")
     file = data / "annotations" / "lvis_v1_val.json"
-    found = json.loads(file.read_text())
-    found["images"][0]["coco_url"] = "http://x.org/val2017/" + found["images"][0].pop("file_name")
-    file.write_text(json.dumps(found))
+    answer = json.loads(file.read_text())
+    answer["images"][0]["coco_url"] = "http://x.org/val2017/" + answer["images"][0].pop("file_name")
+    file.write_text(json.dumps(answer))
     with bp.open(data) as reader:
         assert reader[0]["file_name"] == "val2017/000000000000.jpg"
         assert reader[0]["image"].shape == (8, 10, 3)
@@ -191,9 +195,9 @@ def test_the_folder_of_the_images(tmp_path):
 def test_paths_that_leave_the_folder_are_refused(name, tmp_path):
     data = coco(tmp_path / "data", [], images=1)
     file = data / "annotations" / "instances_val2017.json"
-    found = json.loads(file.read_text())
-    found["images"].append({"id": 1, "file_name": name, "height": 8, "width": 10})
-    file.write_text(json.dumps(found))
+    answer = json.loads(file.read_text())
+    answer["images"].append({"id": 1, "file_name": name, "height": 8, "width": 10})
+    file.write_text(json.dumps(answer))
     with pytest.raises(bp.DamagedError, match="not a path below the folder") as caught:
         bp.open(data)
     assert caught.value.sample == 1
@@ -206,17 +210,17 @@ def test_masks_are_those_of_pycocotools():
     """Run-length text, counts and outlines, decoded and encoded as golden/coco/masks.json has them."""
     golden = json.loads((GOLDEN / "masks.json").read_text())
     assert len(golden) > 20
-    for one in golden:
-        height, width = one["size"]
-        text = one["counts"].encode()
+    for row in golden:
+        height, width = row["size"]
+        text = row["counts"].encode()
         counts = counts_of(text, height, width)
-        assert bp._native.rle_text(counts).decode() == one["counts"]
-        mask = painted([(1, [], one["counts"])], height, width)
-        assert int(mask.sum()) == one["area"]
-        assert bp._native.rle_text(bp._native.rle_of_mask(mask)).decode() == one["canonical"]
-        if "polygon" in one:
-            found = bp._native.rle_of_polygon(np.array(one["polygon"], np.float64), height, width)
-            assert bp._native.rle_text(found).decode() == one["counts"], one["polygon"]
+        assert bp._native.rle_text(counts).decode() == row["counts"]
+        mask = painted([(1, [], row["counts"])], height, width)
+        assert int(mask.sum()) == row["area"]
+        assert bp._native.rle_text(bp._native.rle_of_mask(mask)).decode() == row["canonical"]
+        if "polygon" in row:
+            result = bp._native.rle_of_polygon(np.array(row["polygon"], np.float64), height, width)
+            assert bp._native.rle_text(result).decode() == row["counts"], row["polygon"]
 
 
 def test_masks_by_hand():
@@ -236,8 +240,8 @@ def test_masks_by_hand():
 def test_masks_painted(tmp_path):
     square = [[2, 2, 5, 2, 5, 5, 2, 5]]
     runs = {"size": [8, 10], "counts": [0, 8, 72]}
-    found = [box(1, segmentation=square, area=9), box(2, category=3, segmentation=runs, area=40, iscrowd=1)]
-    data = coco(tmp_path / "data", found)
+    result = [box(1, segmentation=square, area=9), box(2, category=3, segmentation=runs, area=40, iscrowd=1)]
+    data = coco(tmp_path / "data", result)
     with bp.open(data) as reader:
         sample = reader[0]
         assert sample["polygons"] == [square, []]
@@ -307,18 +311,18 @@ def test_category_ids_survive_every_format(name, tmp_path):
     with bp.open(data) as reader:
         assert reader.schema["labels"].ids == (3, 7, 12)
         assert bp.Schema.from_json(reader.schema.to_json())["labels"].ids == (3, 7, 12)
-    made = bp.convert(data, tmp_path / name)
-    assert not [one for one in made.remarks if "categories" in one]
+    converted = bp.convert(data, tmp_path / name)
+    assert not [remark for remark in converted.remarks if "categories" in remark]
     bp.convert(tmp_path / name, tmp_path / "again.coco")
-    found = written(tmp_path / "again.coco")
-    assert [(one["name"], one["id"]) for one in found["categories"]] == categories
-    assert [one["category_id"] for one in found["annotations"]] == [12, 3, 7]
+    result = written(tmp_path / "again.coco")
+    assert [(row["name"], row["id"]) for row in result["categories"]] == categories
+    assert [row["category_id"] for row in result["annotations"]] == [12, 3, 7]
     assert bp.verify(tmp_path / "again.coco", against=data).ok
 
 
 def test_verify_compares_the_ids_and_names_of_classes(tmp_path):
     first = coco(tmp_path / "first", THIRDS, images=2, categories=[("cat", 3), ("dog", 7), ("emu", 12)])
-    moved = [{**one, "category_id": {3: 1, 7: 2, 12: 3}[one["category_id"]]} for one in THIRDS]
+    moved = [{**third, "category_id": {3: 1, 7: 2, 12: 3}[third["category_id"]]} for third in THIRDS]
     second = coco(tmp_path / "second", moved, images=2, categories=[("cat", 1), ("dog", 2), ("emu", 3)])
     third = coco(tmp_path / "third", THIRDS, images=2, categories=[("cat", 3), ("dog", 7), ("gnu", 12)])
     [problem] = bp.verify(first, against=second).problems
@@ -339,12 +343,12 @@ def test_ids_of_labels_are_checked():
 def test_unknown_keys_are_carried(between, tmp_path):
     extra = {"attributes": {"occluded": True}, "track_id": 4, "score": 0.25, "note": 'a "quoted", {note}'}
     categories = [{"id": 90, "name": "dog", "supercategory": "animal", "frequency": "r"}]
-    found = [
+    result = [
         box(5, 51, 90, bbox=[1.123456789, 2, 3.5, 4.25], area=702.1057499999998, **extra),
         box(6, 51, 90, area=14, segmentation=[[1, 2, 4, 2, 4, 6]]),
     ]
     top = {"type": "instances", "licenses": [{"id": 4, "name": "L"}], "videos": [{"id": 1}]}
-    data = coco(tmp_path / "data", found, images=2, categories=categories, **top)
+    data = coco(tmp_path / "data", result, images=2, categories=categories, **top)
     file = data / "annotations" / "instances_val2017.json"
     before = json.loads(file.read_text())
     before["images"][0] |= RICH
@@ -364,8 +368,8 @@ def test_unknown_keys_are_carried(between, tmp_path):
     after = written(again)
     assert bp.verify(again, against=data).ok
     assert after["images"] == before["images"]
-    assert [{"segmentation": [], **one} for one in before["annotations"]] == after["annotations"]
-    assert [one["bbox"][0] for one in after["annotations"]] == [1.123456789, 1]
+    assert [{"segmentation": [], **item} for item in before["annotations"]] == after["annotations"]
+    assert [row["bbox"][0] for row in after["annotations"]] == [1.123456789, 1]
     if between != "a.parquet":
         assert after["categories"] == categories
         assert {key: after[key] for key in top} == top
@@ -376,9 +380,9 @@ def test_unknown_keys_are_carried(between, tmp_path):
 
 
 def test_rows_of_unknown_keys_go_with_their_boxes(tmp_path):
-    found = [box(1, bbox=[0, 0, 2, 2], score=1), box(2, bbox=[6, 4, 3, 3], score=2)]
+    result = [box(1, bbox=[0, 0, 2, 2], score=1), box(2, bbox=[6, 4, 3, 3], score=2)]
     pipelines = {"image": [bp.ops.CenterCrop(4, ratio=None)]}
-    with closing(bp.Loader(coco(tmp_path / "data", found), 1, pipelines=pipelines, workers=1)) as loader:
+    with closing(bp.Loader(coco(tmp_path / "data", result), 1, pipelines=pipelines, workers=1)) as loader:
         [batch] = loader
     assert batch["object_extra"] == [[{"score": 2}]]
 
@@ -398,17 +402,17 @@ def test_files_of_few_and_of_many_digits_are_one_dataset(tmp_path):
     for paths in ([few, many], [many, few]):
         with bp.open(paths) as reader:
             assert reader.schema["boxes"].dtype == "float64"
-            assert sorted(one["boxes"][0, 0] for one in reader) == [1, 1.123456789]
+            assert sorted(sample["boxes"][0, 0] for sample in reader) == [1, 1.123456789]
 
 
 def test_keypoints_only_for_classes_that_have_some(tmp_path):
     categories = [{"id": 7, "name": "person", "keypoints": ["nose", "chin"]}, {"id": 3, "name": "car"}]
-    found = [box(1, keypoints=[1, 2, 2, 3, 4, 1]), box(2, category=3), box(3, keypoints=[0] * 6)]
-    data = coco(tmp_path / "data", found, categories=categories)
+    result = [box(1, keypoints=[1, 2, 2, 3, 4, 1]), box(2, category=3), box(3, keypoints=[0] * 6)]
+    data = coco(tmp_path / "data", result, categories=categories)
     bp.convert(data, tmp_path / "again.coco")
     after = written(tmp_path / "again.coco")
     assert after["categories"] == categories
-    assert ["keypoints" in one for one in after["annotations"]] == [True, False, True]
+    assert ["keypoints" in item for item in after["annotations"]] == [True, False, True]
     # Without the categories' own notes, the classes that have keypoints tell.
     bp.convert(data, tmp_path / "a.beton")
     bp.convert(tmp_path / "a.beton", tmp_path / "third.coco")
@@ -417,10 +421,10 @@ def test_keypoints_only_for_classes_that_have_some(tmp_path):
 
 def test_captions_keep_their_ids(tmp_path):
     first = {"id": 77, "image_id": 50, "caption": "a"}
-    found = [first, {"id": 5, "image_id": 51, "caption": "b", "by": "me"}]
-    data = coco(tmp_path / "data", found, images=2, name="captions_val2017.json", categories=())
+    actual = [first, {"id": 5, "image_id": 51, "caption": "b", "by": "me"}]
+    data = coco(tmp_path / "data", actual, images=2, name="captions_val2017.json", categories=())
     bp.convert(data, tmp_path / "again.coco")
-    assert written(tmp_path / "again.coco")["annotations"] == found
+    assert written(tmp_path / "again.coco")["annotations"] == actual
 
 
 def test_extras_that_are_none(tmp_path):
@@ -452,35 +456,35 @@ def test_verify_names_what_is_wrong(tmp_path):
     data = coco(tmp_path / "data", wrong, images=3)
     (data / "val2017" / "000000000002.jpg").unlink()
     problems = bp.verify(data).problems
-    said = [(one.sample, one.field, one.message) for one in problems]
-    assert (0, "boxes", "object 1: box [5, 5, 20, 2] (xywh) does not lie in the image of 10×8") in said
-    assert (1, "boxes", "object 1: box [1, 1, 0, 5] (xywh) does not lie in the image of 10×8") in said
-    assert (1, "labels", "object 0: there is no category 99") in said
-    assert (2, "image", "000000000002.jpg: No such file or directory") in said
-    assert any(sample == 0 and field == "polygons" for sample, field, _ in said)
-    assert any("an image that is not there" in message for *_, message in said)
+    output = [(problem.sample, problem.field, problem.message) for problem in problems]
+    assert (0, "boxes", "object 1: box [5, 5, 20, 2] (xywh) does not lie in the image of 10×8") in output
+    assert (1, "boxes", "object 1: box [1, 1, 0, 5] (xywh) does not lie in the image of 10×8") in output
+    assert (1, "labels", "object 0: there is no category 99") in output
+    assert (2, "image", "000000000002.jpg: No such file or directory") in output
+    assert any(sample == 0 and field == "polygons" for sample, field, _ in output)
+    assert any("an image that is not there" in message for *_, message in output)
     assert len(problems) == 6
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda found: found.pop("images"), "no list of images"),
-        (lambda found: found["images"].append({"id": 1}), "image 1 has no file_name"),
-        (lambda found: found["images"].append(found["images"][0]), "has the id 50, as another has"),
-        (lambda found: found["annotations"].append(3), "annotation 1: the record is not an object"),
-        (lambda found: found["annotations"].append(box(bbox=[1, 2])), "annotation 1: bbox"),
-        (lambda found: found["annotations"].append(box(category="cat")), "annotation 1: category_id"),
-        (lambda found: found["categories"].append({"name": "x"}), "no id of its own"),
-        (lambda found: found["annotations"].append(box(keypoints=[1, 2, 3, 4])), "annotation 1: keypoints"),
+        (lambda item: item.pop("images"), "no list of images"),
+        (lambda row: row["images"].append({"id": 1}), "image 1 has no file_name"),
+        (lambda row: row["images"].append(row["images"][0]), "has the id 50, as another has"),
+        (lambda row: row["annotations"].append(3), "annotation 1: the record is not an object"),
+        (lambda row: row["annotations"].append(box(bbox=[1, 2])), "annotation 1: bbox"),
+        (lambda row: row["annotations"].append(box(category="cat")), "annotation 1: category_id"),
+        (lambda row: row["categories"].append({"name": "x"}), "no id of its own"),
+        (lambda row: row["annotations"].append(box(keypoints=[1, 2, 3, 4])), "annotation 1: keypoints"),
     ],
 )
 def test_files_that_are_none(change, reason, tmp_path):
     data = coco(tmp_path / "data", [box(keypoints=[1, 2, 3])])
     file = data / "annotations" / "instances_val2017.json"
-    found = json.loads(file.read_text())
-    change(found)
-    file.write_text(json.dumps(found))
+    answer = json.loads(file.read_text())
+    change(answer)
+    file.write_text(json.dumps(answer))
     with pytest.raises(bp.DamagedError, match=reason):
         bp.open(data, format="coco")
 
@@ -506,20 +510,20 @@ def test_index_is_remembered(tmp_path):
     first = cells(bp.open(file, index="write"))
     assert (data / "annotations" / "instances_val2017.json.bpindex").exists()
     assert cells(bp.open(file)) == first
-    found = json.loads(file.read_text())
-    found["annotations"].append(box(2))
-    file.write_text(json.dumps(found))
+    answer = json.loads(file.read_text())
+    answer["annotations"].append(box(2))
+    file.write_text(json.dumps(answer))
     assert len(bp.open(file)[0]["ids"]) == 2
 
 
 def test_ids_of_categories_are_kept(tmp_path):
     data = coco(tmp_path / "data", [box(1), box(2, category=3)], licenses=[{"id": 1, "name": "CC"}])
     bp.convert(data, tmp_path / "again.coco")
-    found = json.loads((tmp_path / "again.coco" / "annotations" / "instances.json").read_text())
-    assert found["categories"] == [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
-    assert [one["category_id"] for one in found["annotations"]] == [7, 3]
-    assert (found["info"]["year"], found["licenses"][0]["name"]) == (2017, "CC")
-    assert found["images"][0] == {"id": 50, "file_name": "000000000000.jpg", "width": 10, "height": 8}
+    answer = json.loads((tmp_path / "again.coco" / "annotations" / "instances.json").read_text())
+    assert answer["categories"] == [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
+    assert [row["category_id"] for row in answer["annotations"]] == [7, 3]
+    assert (answer["info"]["year"], answer["licenses"][0]["name"]) == (2017, "CC")
+    assert answer["images"][0] == {"id": 50, "file_name": "000000000000.jpg", "width": 10, "height": 8}
 
 
 # --- writing --------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def test_a_cell_that_does_not_fit_what_was_given(tmp_path):
             reader.read([0, 2])
         assert (caught.value.sample, caught.value.field, caught.value.offset) == (2, "n", text.index("three"))
     result = bp.verify(reader.path, types={"n": bp.Int("int8")})
-    assert [(one.sample, one.field) for one in result.problems] == [(2, "n")]
+    assert [(problem.sample, problem.field) for problem in result.problems] == [(2, "n")]
     with pytest.raises(bp.SchemaError, match=r"no field 'x'; the fields are: .*types"):
         opened(tmp_path, text, types={"x": "int"})
     with pytest.raises(bp.SchemaError, match="there is no column 'x'"):
@@ -227,12 +227,12 @@ def test_words_for_missing_values_among_numbers_only(packed, tmp_path):
         "word": bp.Text(), "mixed": bp.Text(optional=True), "only": bp.Text(),
     }  # fmt: skip
     samples = list(reader)
-    assert [one["n"] for one in samples] == [1, None, -3, None, None]
-    assert [one["x"] for one in samples if one["x"] == one["x"]] == [1.5, None, None, None]
-    assert [one["flag"] for one in samples] == [True, None, False, None, None]
-    assert [one["word"] for one in samples] == ["NA", "b", "-", "null", "x"]
-    assert [one["mixed"] for one in samples] == ["a", "N/A", None, "c", "d"]
-    assert [one["only"] for one in samples] == ["NA", "-", "null", "NA", "NA"]
+    assert [sample["n"] for sample in samples] == [1, None, -3, None, None]
+    assert [sample["x"] for sample in samples if sample["x"] == sample["x"]] == [1.5, None, None, None]
+    assert [sample["flag"] for sample in samples] == [True, None, False, None, None]
+    assert [sample["word"] for sample in samples] == ["NA", "b", "-", "null", "x"]
+    assert [sample["mixed"] for sample in samples] == ["a", "N/A", None, "c", "d"]
+    assert [sample["only"] for sample in samples] == ["NA", "-", "null", "NA", "NA"]
     bp.convert(path, tmp_path / "b.csv")
     assert bp.verify(tmp_path / "b.csv", against=path).ok
     (tmp_path / "b.csv.schema.json").unlink()
@@ -243,11 +243,11 @@ def test_markers_that_are_named_stand_alone(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("n,t,d\n1,?,2024-01-31\n?,a,NA\nNA,b,?\n")
     assert bp.open(path, missing=["?"]).schema["n"] == bp.Text(optional=True)
-    assert [one["t"] for one in bp.open(path, missing=["?"])] == [None, "a", "b"]
+    assert [sample["t"] for sample in bp.open(path, missing=["?"])] == [None, "a", "b"]
     # A known schema wins: what is text stays, what is a time has no such word.
     schema = {"n": bp.Text(), "d": bp.Time("D", optional=True)}
     samples = list(bp.open(path, schema=schema, missing=["?", "NA"]))
-    assert [one["d"] for one in samples] == [datetime.date(2024, 1, 31), None, None]
+    assert [sample["d"] for sample in samples] == [datetime.date(2024, 1, 31), None, None]
     path.write_text("d\n2024-01-31\nNA\n")
     assert bp.open(path, types={"d": "date"})[1] == {"d": None}
     with pytest.raises(bp.DecodeError, match="missing, and the field is not optional"):
@@ -290,13 +290,13 @@ def test_wide_numbers_keep_all_of_their_digits(numbers, field, tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"x": number}) + "\n" for number in numbers))
     reader = bp.open(tmp_path / "a.csv")
     assert reader.schema["x"] == field
-    assert [str(one["x"]) for one in reader] == [str(number) for number in numbers]
+    assert [str(sample["x"]) for sample in reader] == [str(number) for number in numbers]
     kept = bp.open(tmp_path / "a.jsonl")
     assert kept.schema["x"] == (bp.Json() if isinstance(field, bp.Text) else field)
-    assert [one["x"] for one in kept] == numbers
+    assert [row["x"] for row in kept] == numbers
     for name in ("a.csv", "a.jsonl"):
         exact = bp.open(tmp_path / name, types={"x": bp.Decimal(38, 1)})
-        assert [one["x"] for one in exact] == numbers
+        assert [row["x"] for row in exact] == numbers
     if abs(numbers[0]) >= 2**64:
         with pytest.raises(bp.DecodeError, match="is out of range for int64; uint64, a Decimal or a Float"):
             bp.open(tmp_path / "a.csv", types={"x": "int"})[0]
@@ -414,11 +414,11 @@ def test_any_number_comes_back(tmp_path_factory, rows):
     with bp.create(path, {"x": bp.Float(), "y": bp.Float("float32"), "n": bp.Int()}) as out:
         for x, y, n in rows:
             out.append({"x": x, "y": y, "n": n})
-    found = bp.open(path).read(range(len(rows)))
+    result = bp.open(path).read(range(len(rows)))
     for number, (name, dtype) in enumerate((("x", "f8"), ("y", "f4"), ("n", "i8"))):
         want = np.array([row[number] for row in rows], dtype=dtype)
-        same = (found[name] == want) & (np.signbit(found[name]) == np.signbit(want))
-        assert (same | (np.isnan(found[name]) & np.isnan(want))).all()
+        same = (result[name] == want) & (np.signbit(result[name]) == np.signbit(want))
+        assert (same | (np.isnan(result[name]) & np.isnan(want))).all()
 
 
 @pytest.mark.reference
@@ -599,7 +599,7 @@ def test_escapes_as_python_and_pandas_write_them(dialect, packed, tmp_path):
         escape="\\",
         types={"te,xt": "text", "more": "text"},
     ) as reader:
-        assert [[str(one["id"]), one["te,xt"] or "", one["more"] or ""] for one in reader] == rows
+        assert [[str(sample["id"]), sample["te,xt"] or "", sample["more"] or ""] for sample in reader] == rows
         assert reader[len(rows) - 1]["more"] == rows[-1][2]
         check_in_blocks(reader, 7)
 
@@ -608,7 +608,7 @@ def test_escapes_as_mysql_writes_them(tmp_path):
     data = '1\ttab\\\there\t\\N\n2\tline\\\nend\t5\n3\t\\\\N\\0\\n\\Z\t\\N\n4\t"open\t7\n'
     with opened(tmp_path, data, "a.tsv", header=False, escape="\\", bad_rows="skip") as reader:
         # The last is no row: MySQL quotes nothing unless it is told to, and then quotes all.
-        assert [tuple(one.values()) for one in reader] == [
+        assert [tuple(sample.values()) for sample in reader] == [
             (1, "tab\there", None),
             (2, "line\nend", 5),
             (3, "\\N\0\n\x1a", None),
@@ -618,7 +618,7 @@ def test_escapes_as_mysql_writes_them(tmp_path):
         ]
     quoted = '"1","say \\"hi\\"",\\N\n"2","back\\\\","x""y"\n'
     with opened(tmp_path, quoted, header=False, escape="\\") as reader:
-        assert [tuple(one.values()) for one in reader] == [(1, 'say "hi"', None), (2, "back\\", 'x"y')]
+        assert [tuple(sample.values()) for sample in reader] == [(1, 'say "hi"', None), (2, "back\\", 'x"y')]
 
 
 def test_which_escapes_there_are(tmp_path):
@@ -638,4 +638,4 @@ def test_any_text_that_python_escapes(tmp_path_factory, rows, doublequote, bare)
     data = escaped_csv([("a", "b"), *rows], doublequote=doublequote, quoting=quoting)
     folder = tmp_path_factory.mktemp("escaped")
     with opened(folder, data, escape="\\", missing=[], schema={"a": "text", "b": "text"}) as reader:
-        assert [tuple(one.values()) for one in reader] == rows
+        assert [tuple(sample.values()) for sample in reader] == rows

@@ -38,16 +38,16 @@ def test_deltalake_reads_what_we_write(tmp_path):
                  "half": 0.5, "at": np.datetime64("2025-01-31T12:00:00")}
             )  # fmt: skip
     table = deltalake.DeltaTable(tmp_path / "a.delta")
-    found = table.to_pyarrow_table().to_pylist()
-    assert [one["n"] for one in found] == [1, 2**32 - 1]
-    assert found[0]["huge"] == 2**64 - 1
-    assert found[0]["x"] == [[1, 0], [0, 1]]
-    assert found[0]["image"] == jpeg()
-    assert found[0]["t"] is None
-    assert found[0]["half"] == 0.5
-    assert found[0]["at"] == datetime.datetime(2025, 1, 31, 12, tzinfo=datetime.UTC)
+    result = table.to_pyarrow_table().to_pylist()
+    assert [row["n"] for row in result] == [1, 2**32 - 1]
+    assert result[0]["huge"] == 2**64 - 1
+    assert result[0]["x"] == [[1, 0], [0, 1]]
+    assert result[0]["image"] == jpeg()
+    assert result[0]["t"] is None
+    assert result[0]["half"] == 0.5
+    assert result[0]["at"] == datetime.datetime(2025, 1, 31, 12, tzinfo=datetime.UTC)
     assert table.protocol().min_reader_version == 1
-    assert [one["operation"] for one in table.history()] == ["WRITE", "CREATE TABLE"]
+    assert [row["operation"] for row in table.history()] == ["WRITE", "CREATE TABLE"]
 
 
 def test_tables_of_deltalake(tmp_path):
@@ -78,8 +78,8 @@ def test_tables_of_deltalake(tmp_path):
         }
         samples = list(reader)
         assert reader.facts()["version"] == 2
-    assert [one["a"] for one in samples] == [1, None, 3, 1, 7]
-    assert [one["new"] for one in samples] == [None, None, None, None, "x"]
+    assert [sample["a"] for sample in samples] == [1, None, 3, 1, 7]
+    assert [sample["new"] for sample in samples] == [None, None, None, None, "x"]
     assert samples[0]["s"] == {"x": 1, "y": "ä"}
     assert samples[2]["l"].tolist() == [2.5, 3.5]
     assert samples[0]["b"].shape == (8, 8, 3)
@@ -88,7 +88,7 @@ def test_tables_of_deltalake(tmp_path):
         assert reader[0]["b"] == jpeg()
     with bp.create(path, {"a": bp.Int("int32"), "b": bp.Image()}, format="delta", mode="append") as out:
         out.append({"a": 9, "b": jpeg()})
-    assert [one["a"] for one in bp.open(path)] == [1, None, 3, 1, 7, 9]
+    assert [sample["a"] for sample in bp.open(path)] == [1, None, 3, 1, 7, 9]
 
 
 def test_partitions(tmp_path):
@@ -98,15 +98,15 @@ def test_partitions(tmp_path):
     )
     deltalake.write_deltalake(path, data, partition_by=["day", "p"])
     with bp.open(path) as reader:
-        found = {one["n"]: (one["day"], one["p"]) for one in reader}
+        actual = {sample["n"]: (sample["day"], sample["p"]) for sample in reader}
         assert reader.facts()["partitioned by"] == "day, p"
     days = [np.datetime64("1970-01-01"), np.datetime64("1970-01-02")]
-    assert found == {1: (days[0], "x"), 2: (days[0], "y ü/%"), 3: (days[1], "x"), 4: (None, None)}
+    assert actual == {1: (days[0], "x"), 2: (days[0], "y ü/%"), 3: (days[1], "x"), 4: (None, None)}
     schema = {"n": bp.Int(), "day": bp.Tensor("datetime64[D]", optional=True), "p": bp.Text(optional=True)}
     with bp.create(path, schema, format="delta", mode="append") as out:
         out.append({"n": 5, "day": days[0], "p": "x"})
         out.append({"n": 6, "day": None, "p": "z"})
-    assert {one["n"]: one["p"] for one in bp.open(path)} == {
+    assert {sample["n"]: sample["p"] for sample in bp.open(path)} == {
         1: "x",
         2: "y ü/%",
         3: "x",
@@ -118,7 +118,7 @@ def test_partitions(tmp_path):
         path, {"q": bp.Int(), "p": bp.Text(), "day": schema["day"]}, format="delta", mode="overwrite"
     ) as out:
         out.append({"q": 1, "p": "x", "day": None})
-    assert [(one["q"], one["p"]) for one in bp.open(path)] == [(1, "x")]
+    assert [(sample["q"], sample["p"]) for sample in bp.open(path)] == [(1, "x")]
 
 
 def test_overwriting_may_change_the_fields(tmp_path):
@@ -179,7 +179,7 @@ def test_deletion_vectors(tmp_path):
     left = [n for n in range(60) if n not in gone]
     with bp.open(path) as reader:
         assert len(reader) == 55
-        assert [one["n"] for one in reader] == left
+        assert [sample["n"] for sample in reader] == left
         assert reader.read([54, 3, 0])["n"].tolist() == [left[54], left[3], left[0]]
         assert len(np.unique(reader.blocks())) > 1
         assert len(reader.blocks()) == 55
@@ -221,7 +221,7 @@ def test_a_log_that_lies_about_rows(stats, tmp_path):
 def test_a_log_without_statistics(tmp_path):
     path = table_of(tmp_path / "a.delta", range(3))
     with_log(path, lambda line: line.get("add", {}).update(stats=None))
-    assert [one["n"] for one in bp.open(path)] == [0, 1, 2]
+    assert [sample["n"] for sample in bp.open(path)] == [0, 1, 2]
 
 
 def test_an_empty_entry_of_the_log(tmp_path):

@@ -59,15 +59,15 @@ def test_into_each_other(source, target, folder, tmp_path):
         options=bp.ConvertOptions(checksums=True),
     )
     assert bp.verify(tmp_path / f"b.{target}", decode=True).problems == []
-    with bp.open(tmp_path / f"b.{target}") as found, bp.open(folder / "a.coco") as wanted:
-        assert found.format == target
-        for one, other in zip(found, wanted, strict=True):
-            assert one["file_name"] == other["file_name"]
-            assert np.array_equal(one["labels"], other["labels"])
-            assert found.schema["labels"] == wanted.schema["labels"]
-            boxes = [corners(one, found.schema["boxes"]), corners(other, wanted.schema["boxes"])]
+    with bp.open(tmp_path / f"b.{target}") as reader, bp.open(folder / "a.coco") as wanted:
+        assert reader.format == target
+        for row, other in zip(reader, wanted, strict=True):
+            assert row["file_name"] == other["file_name"]
+            assert np.array_equal(row["labels"], other["labels"])
+            assert reader.schema["labels"] == wanted.schema["labels"]
+            boxes = [corners(row, reader.schema["boxes"]), corners(other, wanted.schema["boxes"])]
             np.testing.assert_allclose(*boxes, atol=1e-4)
-        assert [found.read([n], ["image"])["image"][0].tobytes() for n in range(6)] == [
+        assert [reader.read([n], ["image"])["image"][0].tobytes() for n in range(6)] == [
             wanted.read([n], ["image"])["image"][0].tobytes() for n in range(6)
         ]
 
@@ -86,13 +86,13 @@ def test_elsewhere_and_back(suffix, folder, tmp_path):
 def test_in_the_loader(name, folder):
     """Boxes go with the image, whatever their form in the file."""
     pipelines = {"image": [Letterbox(32)], "boxes": [Pad(4)], "labels": [Pad(4, value=-1)]}
-    found = bp.open(folder / f"a.{name}").select(["image", "boxes", "labels"])
-    [batch] = bp.Loader(found, 6, pipelines=pipelines)
+    result = bp.open(folder / f"a.{name}").select(["image", "boxes", "labels"])
+    [batch] = bp.Loader(result, 6, pipelines=pipelines)
     assert batch["image"].shape == (6, 32, 32, 3)
     assert batch["boxes"].shape == (6, 4, 4)
     assert batch["labels"][2].tolist() == [0, 1, -1, -1]
     # 16 by 22 pixels become 32 wide, and about 23 high.
-    first, kind = batch["boxes"][2, 0], found.schema["boxes"]
+    first, kind = batch["boxes"][2, 0], result.schema["boxes"]
     wanted = {"xywh": [2, 1, 8, 12.5], "cxcywh": [6, 7.25, 8, 12.5], "xyxy": [2, 1, 10, 13.5]}[kind.format]
     scaled = np.array(wanted) * (1 / 22 if kind.normalized else 32 / 22)
     np.testing.assert_allclose(first[[0, 2]], scaled[[0, 2]], rtol=1e-4)
@@ -100,8 +100,10 @@ def test_in_the_loader(name, folder):
 
 
 def test_what_is_left_out_is_said(folder, tmp_path):
-    found = bp.convert(folder / "a.coco", tmp_path / "b.voc")
-    assert any("voc has no place for iscrowd, polygons, rle: not written" in one for one in found.remarks)
+    converted = bp.convert(folder / "a.coco", tmp_path / "b.voc")
+    assert any(
+        "voc has no place for iscrowd, polygons, rle: not written" in remark for remark in converted.remarks
+    )
     with pytest.raises(bp.SchemaError, match=r"leave 'polygons' out \(--fields\)"):
         bp.convert(folder / "a.coco", tmp_path / "c.voc", fields=["image", "boxes", "labels", "polygons"])
 
@@ -113,10 +115,10 @@ def test_every_format_that_holds_everything_keeps_these_kinds(tmp_path):
         "points": bp.Keypoints(names=("left", "right")),
     }  # fmt: skip
     tried = 0
-    for name, one in all_formats().items():
-        if one.writer is None or one.kinds != EVERY_KIND:
+    for name, item in all_formats().items():
+        if item.writer is None or item.kinds != EVERY_KIND:
             continue
-        path = tmp_path / f"{name}{(one.suffixes or ('',))[0]}"
+        path = tmp_path / f"{name}{(item.suffixes or ('',))[0]}"
         try:
             with bp.create(path, schema, format=name) as out:
                 for n in range(3):
@@ -125,9 +127,9 @@ def test_every_format_that_holds_everything_keeps_these_kinds(tmp_path):
                     out.append({**sample, "outlines": [[[0.0, 0, 1, 1, 2, 2]]] * n})
         except bp.MissingLibraryError:
             continue
-        unsafe = {"allow_pickle": True} if "allow_pickle" in own_options(one.reader) else {}
-        with bp.open(path, format=name, **unsafe) as found:
-            assert dict(found.schema) == schema, name
-            assert [len(sample["labels"]) for sample in found] == [0, 1, 2], name
+        unsafe = {"allow_pickle": True} if "allow_pickle" in own_options(item.reader) else {}
+        with bp.open(path, format=name, **unsafe) as reader:
+            assert dict(reader.schema) == schema, name
+            assert [len(sample["labels"]) for sample in reader] == [0, 1, 2], name
         tried += 1
     assert tried > 5

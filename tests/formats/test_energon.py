@@ -203,7 +203,7 @@ def test_joins(folder: Path) -> None:
     path = metadataset(folder / "a.yaml", {"train": {"join": parts, "joiner": "os.abort"}})
     with bp.open(path) as data:
         assert list(data.schema) == ["__key__", "txt.a", "cls.a", "txt.b", "cls.b"]
-        assert [(one["__key__"], one["cls.a"], one["cls.b"]) for one in data] == [
+        assert [(row["__key__"], row["cls.a"], row["cls.b"]) for row in data] == [
             (f"k/{n}", n, n) for n in range(4, 8)
         ]
     parts["b"]["split_part"] = "val"

@@ -31,7 +31,7 @@ class TestSuite(FormatSuite):
 
 def packed(samples, *, header_sum=None):
     """A file as the description of the format says, without any code of ours."""
-    sums = b"".join(struct.pack("<I", zlib.crc32(one)) for one in samples)
+    sums = b"".join(struct.pack("<I", zlib.crc32(sample)) for sample in samples)
     ends = np.cumsum([12 + 12 * len(samples), *map(len, samples)])
     rest = struct.pack("<q", len(samples)) + sums + ends[:-1].astype("<i8").tobytes()
     head = zlib.crc32(rest) if header_sum is None else header_sum
@@ -52,10 +52,10 @@ def test_golden_files_are_read_exactly(file):
     with bp.open(file) as reader:
         assert reader.format == "ffrecord"
         assert dict(reader.schema) == {"data": bp.Bytes()}
-        found = [sample["data"] for sample in reader]
+        result = [sample["data"] for sample in reader]
         assert reader.facts() == {"header_checksum": True, "checked": True}
-    assert [len(one) for one in found] == [one["len"] for one in expected]
-    assert [hashlib.sha256(one).hexdigest() for one in found] == [one["sha256"] for one in expected]
+    assert [len(item) for item in result] == [value["len"] for value in expected]
+    assert [hashlib.sha256(item).hexdigest() for item in result] == [value["sha256"] for value in expected]
     assert bp.verify(file).problems == []
 
 
@@ -65,8 +65,8 @@ def test_what_we_write_is_what_the_original_writes(file, length, tmp_path):
     samples = records(file)
     promised = {None: None, "right": len(samples), "wrong": len(samples) + 3}[length]
     with bp.create(tmp_path / "a.ffr", {"data": bp.Bytes()}, length=promised) as out:
-        for one in samples:
-            out.append({"data": one})
+        for sample in samples:
+            out.append({"data": sample})
     assert (tmp_path / "a.ffr").read_bytes() == file.read_bytes()
     assert os.listdir(tmp_path) == ["a.ffr"]
 
@@ -85,8 +85,8 @@ def test_pickles_are_bytes():
 def test_any_samples(samples, tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / "a.ffr"
     with bp.create(path, {"data": bp.Bytes()}, overwrite=True) as out:
-        for one in samples:
-            out.append({"data": one})
+        for sample in samples:
+            out.append({"data": sample})
     assert path.read_bytes() == packed(samples)
     assert records(path) == samples
 
@@ -106,7 +106,7 @@ def test_fields_stand_in_a_schema_beside(tmp_path):
         whole = (tmp_path / "a.ffr").read_bytes()
         assert whole[spans.start[0] : spans.start[0] + spans.size[0]] == jpeg(8, 11)
     os.remove(tmp_path / "a.ffr.schema.json")
-    assert all(one[:1] == b"\x82" for one in records(tmp_path / "a.ffr"))
+    assert all(record[:1] == b"\x82" for record in records(tmp_path / "a.ffr"))
 
 
 def test_a_schema_can_be_given(tmp_path):
@@ -301,8 +301,8 @@ def test_many_files_as_one(tmp_path):
     for number in range(4):
         (tmp_path / f"part-{number}.ffr").write_bytes(packed([bytes([number, row]) for row in range(number)]))
     with bp.open(tmp_path / "part-{0..3}.ffr") as reader:
-        found = [sample["data"] for sample in reader]
-    assert found == [bytes([number, row]) for number in range(4) for row in range(number)]
+        actual = [sample["data"] for sample in reader]
+    assert actual == [bytes([number, row]) for number in range(4) for row in range(number)]
 
 
 def test_images_go_through_the_loader(tmp_path):

@@ -182,8 +182,8 @@ def test_there_and_back_byte_for_byte(one, target, tmp_path):
         assert after.format == format
         assert after.schema == before.schema
         assert cells(after) == cells(before)
-    made = [f"a/00000000{suffix}", f"b/00000001{suffix}", f"b/00000002{suffix}"]
-    assert [(tmp_path / "out" / name).read_bytes() for name in made] == files
+    result = [f"a/00000000{suffix}", f"b/00000001{suffix}", f"b/00000002{suffix}"]
+    assert [(tmp_path / "out" / name).read_bytes() for name in result] == files
 
 
 @pytest.mark.parametrize("label", [2, -1])
@@ -278,8 +278,8 @@ def test_an_empty_dataset_is_still_of_its_kind(one, tmp_path):
 
 
 def test_no_suffix_belongs_to_two_kinds():
-    every = [suffix for one in folders.MEDIA for suffix in one.suffixes]
+    every = [suffix for item in folders.MEDIA for suffix in item.suffixes]
     assert len(set(every)) == len(every)
-    for one in folders.MEDIA:
-        for encoding in set(one.suffixes.values()):
-            assert one.suffixes[one.suffix(encoding)] == encoding
+    for item in folders.MEDIA:
+        for encoding in set(item.suffixes.values()):
+            assert item.suffixes[item.suffix(encoding)] == encoding

@@ -48,7 +48,7 @@ def test_the_same_as_the_reference(tmp_path):
         for theirs in reference.GGUFReader(FILE).tensors:
             assert model.shapes[theirs.name] == tuple(reversed(theirs.shape.tolist()))
             assert tensors[theirs.name].tobytes() == theirs.data.tobytes()
-    assert {(one.value, one.name, *size) for one, size in reference.GGML_QUANT_SIZES.items()} >= {
+    assert {(name.value, name.name, *size) for name, size in reference.GGML_QUANT_SIZES.items()} >= {
         (number, *block) for number, block in QUANTISED.items()
     }
 
@@ -56,7 +56,7 @@ def test_the_same_as_the_reference(tmp_path):
 def test_conversion_keeps_blocks_and_metadata(tmp_path):
     bp.convert(FILE, tmp_path / "a.safetensors")
     with bp.open(FILE) as model, bp.open(tmp_path / "a.safetensors") as converted:
-        assert {one["name"]: one["data"] for one in converted} == {one["name"]: one["data"] for one in model}
+        assert {row["name"]: row["data"] for row in converted} == {row["name"]: row["data"] for row in model}
         assert converted.metadata == model.metadata
     with pytest.raises(bp.OptionError, match="read only"):
         bp.convert(tmp_path / "a.safetensors", tmp_path / "b.gguf")
@@ -132,7 +132,7 @@ def test_damage(damage, tmp_path):
     def read():
         try:
             with bp.open(path, format="gguf") as model:
-                return sum(len(one["data"]) for one in model) > 0
+                return sum(len(row["data"]) for row in model) > 0
         except bp.BatchplantError:
             return False
 

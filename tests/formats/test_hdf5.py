@@ -149,21 +149,21 @@ def test_every_integer_and_padding(tmp_path):
             kind.set_size(5)
             kind.set_strpad(padding)
             space = h5py.h5s.create_simple((3,))
-            made = h5py.h5d.create(file.id, f"s{padding}".encode(), kind, space)
-            made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(b"ab\0c abcde a   ", "S5").copy(), kind)
+            writer = h5py.h5d.create(file.id, f"s{padding}".encode(), kind, space)
+            writer.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(b"ab\0c abcde a   ", "S5").copy(), kind)
         file["not text"] = np.array([b"\xff\xfe", b"a", b"b"])
-    found = list(bp.open(tmp_path / "a.h5"))
-    assert [sample["s0"] for sample in found] == ["ab", "abcde", " a   "]
-    assert [sample["s1"] for sample in found] == ["ab\0c ", "abcde", " a   "]
-    assert [sample["s2"] for sample in found] == ["ab\0c", "abcde", " a"]
-    assert [sample["not text"] for sample in found] == [b"\xff\xfe", b"a", b"b"]
+    result = list(bp.open(tmp_path / "a.h5"))
+    assert [sample["s0"] for sample in result] == ["ab", "abcde", " a   "]
+    assert [sample["s1"] for sample in result] == ["ab\0c ", "abcde", " a   "]
+    assert [sample["s2"] for sample in result] == ["ab\0c", "abcde", " a"]
+    assert [sample["not text"] for sample in result] == [b"\xff\xfe", b"a", b"b"]
 
 
 def test_images_in_variable_length_cells_are_decoded_where_they_lie(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        made = file.create_dataset("image", (20,), h5py.vlen_dtype(np.uint8))
+        result = file.create_dataset("image", (20,), h5py.vlen_dtype(np.uint8))
         for row in range(20):
-            made[row] = np.frombuffer(jpeg(16, 8 + row), np.uint8)
+            result[row] = np.frombuffer(jpeg(16, 8 + row), np.uint8)
         file["label"] = np.arange(20)
     with bp.open(tmp_path / "a.h5") as reader:
         assert reader.schema == bp.Schema(image=bp.Image("jpeg"), label=bp.Int())
@@ -194,12 +194,12 @@ def test_what_leads_out_of_the_file_is_not_followed(tmp_path):
         file["texts"] = np.array([["a"], ["b"], ["c"]], dtype=h5py.string_dtype())
     with bp.open(tmp_path / "a.h5") as reader:
         assert list(reader.schema) == ["x"]
-        said = reader.facts()["left out"]
+        output = reader.facts()["left out"]
     for part in ("soft: a soft link", "outside: a link to another file", "virtual: it is a virtual dataset",
                  "external: its data lies in other files", "reference: reference values have no field kind",
                  "opaque: opaque values", "single: a single value has no samples", "loop.again: another name",
                  "texts: arrays of text"):  # fmt: skip
-        assert part in said
+        assert part in output
     with pytest.raises(bp.SchemaError, match="field 'virtual': it is a virtual dataset"):
         bp.open(tmp_path / "a.h5", fields=["x", "virtual"])
 
@@ -373,11 +373,11 @@ def test_the_chunk_size_is_chosen_from_the_data(tmp_path):
 def test_chunks_that_split_samples_and_chunks_that_are_not_there(compression, cache, tmp_path):
     values = np.full((23, 7, 9, 3), 3, np.uint8)
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        made = file.create_dataset(
+        result = file.create_dataset(
             "x", values.shape, "u1", chunks=(5, 4, 2, 3), fillvalue=3, compression=compression
         )
         for at in [(slice(5, 10), slice(0, 4)), (slice(20, 23), slice(4, 7))]:
-            values[at] = made[at] = pixels(*values[at].shape)
+            values[at] = result[at] = pixels(*values[at].shape)
     with bp.open(tmp_path / "a.h5", cache=cache) as reader:
         wanted = np.random.default_rng(0).permutation(23)
         assert np.array_equal(reader.read(wanted)["x"], values[wanted])
@@ -403,8 +403,8 @@ def test_fletcher32_is_that_of_the_library(size, tmp_path):
         data = pixels(size)
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("x", data=data, chunks=(size,), fletcher32=True)
-            said = int.from_bytes(file["x"].id.read_direct_chunk((0,))[1][-4:], "little")
-        assert stored._is_sum(stored.fletcher32(data), said)
+            output = int.from_bytes(file["x"].id.read_direct_chunk((0,))[1][-4:], "little")
+        assert stored._is_sum(stored.fletcher32(data), output)
     assert stored.fletcher32(np.zeros(size, np.uint8)) == (0, 0)
 
 
@@ -432,7 +432,7 @@ def test_a_forked_process_reads(compression, tmp_path):
             assert queue.get() == values[[599, 3]].tolist()
             child.join(processes.PATIENCE)
             assert child.exitcode == 0
-        assert [one.result()["n"][0] for one in busy] == [n % 600 for n in range(200)]
+        assert [item.result()["n"][0] for item in busy] == [n % 600 for n in range(200)]
     assert open_objects() <= before
 
 
@@ -456,14 +456,14 @@ def test_a_closed_reader_says_so(tmp_path):
 def test_swmr_sees_what_another_process_appends(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="latest") as file:
-        made = file.create_dataset("x", (4,), "i8", maxshape=(None,), chunks=(4,))
-        made[:] = range(4)
+        result = file.create_dataset("x", (4,), "i8", maxshape=(None,), chunks=(4,))
+        result[:] = range(4)
         file.swmr_mode = True
         with bp.open(path, swmr=True) as reader:
             assert reader.read(range(4))["x"].tolist() == [0, 1, 2, 3]
-            made.resize((10,))
-            made[4:] = range(4, 10)
-            made.flush()
+            result.resize((10,))
+            result[4:] = range(4, 10)
+            result.flush()
             assert len(reader) == 4
             assert reader.refresh().read(range(10))["x"].tolist() == list(range(10))
             assert len(reader) == 4
@@ -474,11 +474,11 @@ def test_swmr_sees_what_another_process_appends(tmp_path):
 
 def vlen_file(path, count=3):
     with h5py.File(path, "w") as file:
-        made = file.create_dataset("b", (count,), h5py.vlen_dtype(np.uint8))
+        result = file.create_dataset("b", (count,), h5py.vlen_dtype(np.uint8))
         for row in range(count):
-            made[row] = np.full(100 + row, row, np.uint8)
+            result[row] = np.full(100 + row, row, np.uint8)
         file.attrs["title"] = "in a heap too"
-        return made.id.get_offset()
+        return result.id.get_offset()
 
 
 @pytest.mark.parametrize(
@@ -551,8 +551,8 @@ def test_datasets_that_are_said_to_be_huge_take_no_memory(shape, how, tmp_path):
 def test_a_bomb_is_not_unpacked(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        made = file.create_dataset("x", (100,), "u1", chunks=(100,), compression="gzip")
-        made.id.write_direct_chunk((0,), zlib.compress(bytes(200 << 20), 1))
+        result = file.create_dataset("x", (100,), "u1", chunks=(100,), compression="gzip")
+        result.id.write_direct_chunk((0,), zlib.compress(bytes(200 << 20), 1))
     with memory_bounded(path.stat().st_size), bp.open(path) as reader, pytest.raises(bp.DamagedError):
         reader[0]
 
@@ -648,7 +648,7 @@ def test_attributes_go_to_other_formats_and_back(name, tmp_path):
                 file[field or "/"].attrs[key] = value
     options = {"zarr_format": 2} if name == "v2.zarr" else {}
     done = bp.convert(tmp_path / "a.h5", tmp_path / name, target_options=options)
-    assert not any("attributes" in one for one in done.remarks)
+    assert not any("attributes" in remark for remark in done.remarks)
     with bp.open(tmp_path / name) as reader:
         assert reader.attributes == ATTRIBUTES
     bp.convert(tmp_path / name, tmp_path / "b.h5", rename={"x": "y"})

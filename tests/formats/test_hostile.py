@@ -108,9 +108,9 @@ def test_a_pipe_in_place_of_any_file_is_an_error_at_once(name, tmp_path):
     if path is None:
         return
     files = [
-        one.relative_to(tmp_path / "whole")
-        for one in sorted((tmp_path / "whole").rglob("*"))
-        if one.is_file()
+        path.relative_to(tmp_path / "whole")
+        for path in sorted((tmp_path / "whole").rglob("*"))
+        if path.is_file()
     ]
     for number, file in enumerate(files):
         here = tmp_path / str(number)
@@ -151,8 +151,8 @@ def test_a_folder_where_a_file_is_needed(tmp_path):
 
 
 SHARDED = sorted(
-    name for name, one in all_formats().items()
-    if one.writer is not None and one.suffixes and not (one.tensors or one.fields or name in DETECTION)
+    name for name, item in all_formats().items()
+    if item.writer is not None and item.suffixes and not (item.tensors or item.fields or name in DETECTION)
 )  # fmt: skip
 
 
@@ -205,11 +205,11 @@ def test_no_descriptor_stays_open(tmp_path):
         with pytest.raises(IsADirectoryError):
             storage.open_regular(tmp_path)
     held = []
-    for one in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/proc/self/fd"):
         # Threads of other tests may close theirs.
         with contextlib.suppress(FileNotFoundError):
-            held.append(os.readlink(f"/proc/self/fd/{one}"))
-    assert not [one for one in held if one.startswith(str(tmp_path))]
+            held.append(os.readlink(f"/proc/self/fd/{name}"))
+    assert not [item for item in held if item.startswith(str(tmp_path))]
 
 
 # --- notes that lie -----------------------------------------------------------------------------------
@@ -271,12 +271,12 @@ def test_any_description_is_a_field_or_refused(field):
     keys = {part.name for other in FIELDS for part in dataclasses.fields(other)} | {"kind", "name"}
     for key in keys:
         for value in (*JUNK, *(other.kind for other in FIELDS if key == "kind")):
-            for found in (
+            for item in (
                 {**described, key: value},
                 {"name": "g", "kind": "list", "of": {**described, key: value}},
             ):
                 try:
-                    schema = bp.Schema.from_json([found])
+                    schema = bp.Schema.from_json([item])
                 except bp.BatchplantError:
                     continue
                 assert hash(schema) == hash(bp.Schema.from_json(json.loads(json.dumps(schema.to_json()))))
@@ -387,12 +387,12 @@ def test_a_side_car_that_lies_is_made_anew(suffix, tmp_path):
     header, arrays = json.loads(data[16 : 16 + size]), data[-(-(16 + size) // 64) * 64 :]
 
     def lie(part, name, value):
-        made = json.loads(json.dumps(header))
+        answer = json.loads(json.dumps(header))
         if value is None:
-            del made[part][name]
+            del answer[part][name]
         else:
-            made[part][name] = value
-        text = json.dumps(made).encode()
+            answer[part][name] = value
+        text = json.dumps(answer).encode()
         head = data[:8] + len(text).to_bytes(4, "little") + _native.crc32c(text).to_bytes(4, "little") + text
         place.write_bytes(head + bytes(-len(head) % 64) + arrays)
 
@@ -402,7 +402,7 @@ def test_a_side_car_that_lies_is_made_anew(suffix, tmp_path):
                 lie(part, name, value)
                 # What it cannot know is a lie is one of our errors.
                 with contextlib.suppress(bp.BatchplantError), bp.open(path) as reader:
-                    assert [len(one) for one in reader.read(range(len(reader))).values()]
+                    assert [len(value) for value in reader.read(range(len(reader))).values()]
                     list(reader.verify())
 
 
@@ -426,7 +426,7 @@ def test_names_that_are():
     assert not storage.is_plain("a/b")
 
 
-@pytest.mark.parametrize("name", [one for one in ODD_NAMES if one not in (".", "")] + URL_NAMES)
+@pytest.mark.parametrize("name", [name for name in ODD_NAMES if name not in (".", "")] + URL_NAMES)
 def test_every_index_refuses_them(name, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
@@ -440,13 +440,13 @@ def test_every_index_refuses_them(name, tmp_path):
     for index in ("m.safetensors.index.json", "pytorch_model.bin.index.json"):
         (tmp_path / index).write_text(json.dumps({"weight_map": {"a": name}}))
         assert isinstance(use(tmp_path / index), bp.DamagedError)
-    for suffix, shard in (("mds", lambda said: said["shards"][0]["raw_data"]), ("litdata", first_chunk)):
+    for suffix, shard in (("mds", lambda row: row["shards"][0]["raw_data"]), ("litdata", first_chunk)):
         folder = tmp_path / f"t.{suffix}"
         with bp.create(folder, {"x": bp.Int()}) as out:
             out.append({"x": 1})
-        said = json.loads((folder / "index.json").read_text())
-        shard(said)["basename" if suffix == "mds" else "filename"] = name
-        (folder / "index.json").write_text(json.dumps(said))
+        answer = json.loads((folder / "index.json").read_text())
+        shard(answer)["basename" if suffix == "mds" else "filename"] = name
+        (folder / "index.json").write_text(json.dumps(answer))
         assert isinstance(use(folder), bp.DamagedError)
     if isinstance(name, str) and "\0" not in name and HALF not in name:
         (images / "annotations.json").write_text(coco_of(name))
@@ -622,5 +622,5 @@ def test_ranges_are_asked_for_by_name(monkeypatch):
         lambda self, path, **given: asked.append(given) or original(self, path, **given),
     )
     assert source.view(200_002, 3).tobytes() == data[200_002:200_005]
-    assert [one["start"] for one in asked] == [200_002]
+    assert [row["start"] for row in asked] == [200_002]
     assert asked[0].keys() == {"start", "end"}

@@ -62,10 +62,10 @@ def catalog(tmp_path):
 def opened(catalog):
     from pyiceberg.catalog import load_catalog
 
-    found = load_catalog("batchplant", **catalog)
-    found.create_namespace("db")
-    yield found
-    found.close()
+    result = load_catalog("batchplant", **catalog)
+    result.create_namespace("db")
+    yield result
+    result.close()
 
 
 DATA = {
@@ -90,9 +90,9 @@ def test_pyiceberg_reads_what_we_write(tmp_path):
         out.append({"n": 255, "t": None, "x": [0, 2**64 - 1], "image": jpeg()})
     ours = load_catalog("batchplant", type="sql", uri=f"sqlite:///{path}/catalog.db")
     table = ours.load_table("default.table")
-    found = table.scan().to_arrow().to_pylist()
+    actual = table.scan().to_arrow().to_pylist()
     ours.close()
-    assert found == [{"n": 255, "t": None, "x": [0, 2**64 - 1], "image": jpeg()}]
+    assert actual == [{"n": 255, "t": None, "x": [0, 2**64 - 1], "image": jpeg()}]
     assert table.metadata.format_version == 2
 
 
@@ -115,13 +115,13 @@ def test_tables_of_pyiceberg_by_path_and_by_name(opened, catalog):
             assert reader.schema["ä"] == bp.Int("int64", optional=True)
             assert reader.schema["b"] == bp.Image("jpeg", optional=True)
             samples = list(reader)
-        assert [one["ä"] for one in samples] == [1, None, 3, 2**40]
-        assert [one["new"] for one in samples] == [None, None, None, "x"]
+        assert [sample["ä"] for sample in samples] == [1, None, 3, 2**40]
+        assert [sample["new"] for sample in samples] == [None, None, None, "x"]
         assert samples[0]["s"] == {"x": 1, "y": "ä"}
         assert samples[2]["l"].tolist() == [2.5, 3.5]
         with bp.open(source, **options, snapshot=first) as reader:
             assert list(reader.schema) == ["a", "b", "l", "s"]
-            assert [one["a"] for one in reader] == [1, None, 3]
+            assert [sample["a"] for sample in reader] == [1, None, 3]
     with pytest.raises(bp.OptionError, match="name it with catalog"):
         bp.create(folder, {"new": bp.Text()}, format="iceberg", mode="append")
 
@@ -134,7 +134,7 @@ def test_any_catalog(catalog, opened, tmp_path, monkeypatch):
             out.append({"n": n})
     with bp.open("db.made", **how) as reader:
         assert reader.schema["n"] == bp.Int("int16")
-        assert [one["n"] for one in reader] == [2, 3]
+        assert [sample["n"] for sample in reader] == [2, 3]
     assert opened.load_table("db.made").scan().to_arrow()["n"].to_pylist() in ([2, 3], [3, 2])
     with pytest.raises(bp.ExistsError, match="mode append or overwrite"):
         bp.create("db.made", {"n": bp.Int()}, **how)
@@ -167,8 +167,8 @@ def test_branches_and_tags(opened):
         change.create_tag(table.current_snapshot().snapshot_id, "release")
     table.append(pa.table({"a": [2]}))
     folder = table.location().removeprefix("file://")
-    assert [one["a"] for one in bp.open(folder, ref="release")] == [1]
-    assert [one["a"] for one in bp.open(folder)] == [1, 2]
+    assert [sample["a"] for sample in bp.open(folder, ref="release")] == [1]
+    assert [sample["a"] for sample in bp.open(folder)] == [1, 2]
     with pytest.raises(bp.OptionError, match="no snapshot nothing"):
         bp.open(folder, ref="nothing")
 
@@ -182,7 +182,7 @@ def test_partitions(opened):
     table.append(pa.table({"a": [1, 2, 3], "p": ["x", "y", "x"]}))
     folder = table.location().removeprefix("file://")
     with bp.open(folder) as reader:
-        assert {one["a"]: one["p"] for one in reader} == {1: "x", 2: "y", 3: "x"}
+        assert {sample["a"]: sample["p"] for sample in reader} == {1: "x", 2: "y", 3: "x"}
         assert reader.facts()["partitioned by"] == "p"
 
 
@@ -220,13 +220,13 @@ def test_rows_go_to_their_partitions(opened, catalog, mode):
             out.append(row)
     table.refresh()
     files = [task.file for task in table.scan().plan_files()]
-    assert {(one.partition[0], one.partition[1]) for one in files} >= {("x", 20119), (None, None)}
+    assert {(file.partition[0], file.partition[1]) for file in files} >= {("x", 20119), (None, None)}
     assert len(files) > 9
     # The library finds the rows by their partitions.
-    found = table.scan(EqualTo("p", "x"), selected_fields=("a",)).to_arrow()["a"].to_pylist()
-    assert sorted(set(found) - {1}) == [row["a"] for row in rows if row["p"] == "x"]
+    result = table.scan(EqualTo("p", "x"), selected_fields=("a",)).to_arrow()["a"].to_pylist()
+    assert sorted(set(result) - {1}) == [row["a"] for row in rows if row["p"] == "x"]
     with bp.open("db.t", format="iceberg", catalog=catalog) as reader:
-        known = {one["a"]: one for one in reader}
+        known = {sample["a"]: sample for sample in reader}
         assert len(known) == len(reader)
     assert known.pop(1, None) == (
         {"a": 1, "p": "x", "at": np.datetime64(0, "us")} if mode == "append" else None
@@ -274,10 +274,10 @@ def test_every_partitioning(transform, kind, values, opened, catalog):
     from pyiceberg.transforms import parse_transform
     from pyiceberg.types import NestedField
 
-    made = opened.create_table("db.types", pa.schema([("a", kind)])).schema().fields[0].field_type
+    written = opened.create_table("db.types", pa.schema([("a", kind)])).schema().fields[0].field_type
     table = opened.create_table(
         "db.t",
-        Schema(NestedField(1, "a", made, required=False)),
+        Schema(NestedField(1, "a", written, required=False)),
         partition_spec=PartitionSpec(PartitionField(1, 1000, parse_transform(transform), "p")),
     )
     data = pa.array(values, pa.int64() if kind != pa.string() else kind)
@@ -287,11 +287,11 @@ def test_every_partitioning(transform, kind, values, opened, catalog):
     bp.convert(rows, "db.t", target_options={"format": "iceberg", **how})
     table.refresh()
     # The rule of each partition, by pyiceberg itself, value by value.
-    rule = parse_transform(transform).transform(made)
-    expected = {rule(one) for one in values}
-    found = [task.file for task in table.scan().plan_files()]
-    assert {one.partition[0] for one in found} == expected
-    assert sum(one.record_count for one in found) == len(values)
+    rule = parse_transform(transform).transform(written)
+    expected = {rule(value) for value in values}
+    result = [task.file for task in table.scan().plan_files()]
+    assert {item.partition[0] for item in result} == expected
+    assert sum(item.record_count for item in result) == len(values)
 
 
 def positional_delete(opened, rows):
@@ -308,8 +308,8 @@ def positional_delete(opened, rows):
         pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
         pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
     ]
-    found = pa.table({"file_path": [task.file.file_path] * len(rows), "pos": rows}, schema=pa.schema(fields))
-    pq.write_table(found, file.removeprefix("file://"))
+    result = pa.table({"file_path": [task.file.file_path] * len(rows), "pos": rows}, schema=pa.schema(fields))
+    pq.write_table(result, file.removeprefix("file://"))
     deletes = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES, file_path=file, file_format=FileFormat.PARQUET,
         partition=Record(), record_count=len(rows), spec_id=0,
@@ -331,7 +331,7 @@ def test_deleted_rows(opened, monkeypatch):
     monkeypatch.setattr(manifests, "files_of", lambda *given: (real(*given)[0], True))
     monkeypatch.setattr(module.IcebergReader, "_plan", lambda *_: [FileScanTask(task.file, {deletes})])
     with bp.open(table.location().removeprefix("file://")) as reader:
-        assert [one["a"] for one in reader] == [1, 2, 4, 5, 6, 7, 8]
+        assert [sample["a"] for sample in reader] == [1, 2, 4, 5, 6, 7, 8]
         assert reader.read([6, 0], ["b"])["b"][0].tobytes() == b"8"
 
 
@@ -366,10 +366,10 @@ def test_metadata_never_names_code(tmp_path):
 
 def test_files_of_others_are_not_read(tmp_path):
     path, file = made(tmp_path / "a.iceberg")
-    found = json.loads(file.read_text())
-    for one in found["snapshots"]:
-        one["manifest-list"] = str(tmp_path / "elsewhere.avro")
-    changed(file, **found)
+    answer = json.loads(file.read_text())
+    for row in answer["snapshots"]:
+        row["manifest-list"] = str(tmp_path / "elsewhere.avro")
+    changed(file, **answer)
     with pytest.raises(bp.UnsafeError, match="which lies outside its folder; outside=True"):
         bp.open(path)
     with pytest.raises(bp.DamagedError, match="it is not there"):
@@ -405,10 +405,10 @@ def test_the_newest_metadata_without_a_catalog(tmp_path):
 
 def test_manifests_that_lack_files(tmp_path):
     path, file = made(tmp_path / "a.iceberg")
-    found = json.loads(file.read_text())
-    for one in found["snapshots"]:
-        one["summary"]["total-data-files"] = "2"
-    changed(file, **found)
+    answer = json.loads(file.read_text())
+    for row in answer["snapshots"]:
+        row["summary"]["total-data-files"] = "2"
+    changed(file, **answer)
     with pytest.raises(bp.DamagedError, match="list 1 files, and the snapshot says 2"):
         bp.open(path)
 
@@ -430,8 +430,8 @@ def test_catalogs_of_another_name(tmp_path):
         rows = pa.table({"n": [1, 2, 3]})
         catalog.create_table("logs.events", rows.schema).append(rows)
     with bp.open("logs.events", format="iceberg", catalog={**given, "name": "production"}) as reader:
-        assert [one["n"] for one in reader] == [1, 2, 3]
-        assert [one["n"] for one in pickle.loads(pickle.dumps(reader))] == [1, 2, 3]
+        assert [sample["n"] for sample in reader] == [1, 2, 3]
+        assert [load["n"] for load in pickle.loads(pickle.dumps(reader))] == [1, 2, 3]
     with pytest.raises(bp.NotFoundError, match=r'no such table; .*give "name"'):
         bp.open("logs.events", format="iceberg", catalog=given)
 
@@ -456,7 +456,7 @@ def test_a_writer_killed_amid_a_change_of_the_catalog(tmp_path):
     killed = processes.run([sys.executable, "-c", KILLED, str(path / "catalog.db")], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     assert (path / "catalog.db-journal").exists()
-    assert [one["n"] for one in bp.open(path)] == [7]
+    assert [sample["n"] for sample in bp.open(path)] == [7]
     with bp.create(path, mode="append") as out:
         out.append({"n": 8})
-    assert [one["n"] for one in bp.open(path)] == [7, 8]
+    assert [sample["n"] for sample in bp.open(path)] == [7, 8]

@@ -85,8 +85,8 @@ def test_metadata_csv(tmp_path):
             word=bp.Text(),
             wide=bp.Json(),
         )
-        found = [{name: sample[name] for name in list(sample)[1:]} for sample in reader]
-        assert found == [
+        actual = [{name: sample[name] for name in list(sample)[1:]} for sample in reader]
+        assert actual == [
             {"count": 3, "ratio": 0.5, "zip": "00501", "word": 'a, "b"', "wide": 12345678901234567890123},
             {"count": -1, "ratio": 2.0, "zip": "10001", "word": "", "wide": 7},
             {"count": 0, "ratio": -1000.0, "zip": "90210", "word": "größe", "wide": 8},
@@ -275,8 +275,8 @@ def test_classes_become_folders(tmp_path):
     with bp.create(tmp_path / "out", schema) as out:
         for sample in samples:
             out.append(sample)
-    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*g"))
-    assert found == ["cat/00000000.jpg", "cat/00000002.png", "dog/00000001.png"]
+    actual = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*g"))
+    assert actual == ["cat/00000000.jpg", "cat/00000002.png", "dog/00000001.png"]
     with bp.open(tmp_path / "out") as reader:
         assert reader.schema["kind"] == schema["kind"]
         assert [sample["kind"] for sample in reader] == [1, 0, 1]
@@ -412,7 +412,11 @@ def test_images_beside_their_masks(images, masks, tmp_path):
             "image": bp.Image("png", "RGB"),
             "mask": bp.Image("png", "L", mask=True),
         }
-        assert [(one["image"][0, 0, 0], one["mask"][0, 0]) for one in reader] == [(10, 0), (11, 1), (12, 2)]
+        assert [(sample["image"][0, 0, 0], sample["mask"][0, 0]) for sample in reader] == [
+            (10, 0),
+            (11, 1),
+            (12, 2),
+        ]
         assert len(reader.spans("mask")) == 3
     [batch] = bp.Loader(tmp_path / "set", 3, pipelines={"image": [], "mask": []})
     assert batch["mask"][:, 0, 0, 0].tolist() == [0, 1, 2]
@@ -458,8 +462,8 @@ def test_pairs_are_never_taken_for_classes(tmp_path):
     ):
         bp.open(folder)
     assert list(bp.open(folder, pairs="images,masks").schema) == ["image", "mask"]
-    found = bp.open(folder, pairs={"image": "images", "mask": "masks", "depth": "depth"})
-    assert list(found.schema) == ["image", "mask", "depth"]
+    reader = bp.open(folder, pairs={"image": "images", "mask": "masks", "depth": "depth"})
+    assert list(reader.schema) == ["image", "mask", "depth"]
     # Splits with images and masks in each.
     folder = tmp_path / "splits"
     for split in ("train", "val"):
@@ -480,15 +484,15 @@ def test_pairs_are_never_taken_for_classes(tmp_path):
 def test_pairs_in_folders_of_splits(tmp_path):
     paired(tmp_path / "set", "images", "masks", names=["train/a", "val/b"])
     with bp.open(tmp_path / "set", file_names=True) as reader:
-        assert [one["file_name"] for one in reader] == ["images/train/a.png", "images/val/b.png"]
-        assert [one["mask"][0, 0] for one in reader] == [0, 1]
+        assert [sample["file_name"] for sample in reader] == ["images/train/a.png", "images/val/b.png"]
+        assert [sample["mask"][0, 0] for sample in reader] == [0, 1]
 
 
 def test_masks_with_something_behind_their_names(tmp_path):
     folder = paired(tmp_path / "set", names=["a", "b"])
     for name in ("a", "b"):
         (folder / "masks" / f"{name}.png").rename(folder / "masks" / f"{name}_mask.png")
-    assert [one["mask"][0, 0] for one in bp.open(folder)] == [0, 1]
+    assert [sample["mask"][0, 0] for sample in bp.open(folder)] == [0, 1]
 
 
 def test_a_mask_that_vanished(tmp_path):

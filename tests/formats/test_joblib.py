@@ -41,8 +41,8 @@ def test_nothing_is_loaded_without_leave(compress, name, tmp_path):
         {"x": np.arange(3), "bomb": [Bomb(tmp_path / "mark")] * 3}, tmp_path / name, compress=compress
     )
     if name == "a.bin":
-        for one in registry.all_formats().values():
-            assert one.matches(bp.Probe(str(tmp_path / name))) == (one.name == "joblib" and not compress)
+        for spec in registry.all_formats().values():
+            assert spec.matches(bp.Probe(str(tmp_path / name))) == (spec.name == "joblib" and not compress)
     with pytest.raises(bp.UnsafeError, match=r"can run any code.*allow_pickle=True"):
         bp.open(tmp_path / name, format="joblib")
     with pytest.raises(bp.UnsafeError):
@@ -54,8 +54,8 @@ def test_nothing_is_loaded_without_leave(compress, name, tmp_path):
 @pytest.mark.parametrize("compress", [0, *KINDS])
 def test_files_of_joblib(compress, tmp_path):
     x = np.random.default_rng(0).random((50, 3)).astype(np.float32)
-    found = {"x": x, "n": np.arange(50), "t": [f"ä{row}" for row in range(50)], "f": np.asfortranarray(x)}
-    joblib.dump(found, tmp_path / "a.joblib", compress=compress)
+    result = {"x": x, "n": np.arange(50), "t": [f"ä{row}" for row in range(50)], "f": np.asfortranarray(x)}
+    joblib.dump(result, tmp_path / "a.joblib", compress=compress)
     with bp.open(tmp_path / "a.joblib", allow_pickle=True) as reader:
         assert dict(reader.schema) == {
             "x": bp.Tensor("float32", (3,)), "n": bp.Int(), "t": bp.Text(), "f": bp.Tensor("float32", (3,)),
@@ -92,12 +92,12 @@ def test_joblib_loads_what_we_write(tmp_path):
         for row in range(rows):
             text = None if row % 2 else str(row)
             out.append({"n": row % 256, "t": text, "v": np.full((row % 3, 2), row, np.float32)})
-    found = joblib.load(tmp_path / "a.joblib")
-    assert list(found) == list(schema)
-    assert type(found["n"]) is np.ndarray
-    assert found["n"].tolist() == [row % 256 for row in range(rows)]
-    assert found["t"][:4] == ["0", None, "2", None]
-    assert found["v"][rows - 1].tolist() == [[rows - 1.0] * 2] * 2
+    loaded = joblib.load(tmp_path / "a.joblib")
+    assert list(loaded) == list(schema)
+    assert type(loaded["n"]) is np.ndarray
+    assert loaded["n"].tolist() == [row % 256 for row in range(rows)]
+    assert loaded["t"][:4] == ["0", None, "2", None]
+    assert loaded["v"][rows - 1].tolist() == [[rows - 1.0] * 2] * 2
     with bp.open(tmp_path / "a.joblib", allow_pickle=True) as reader:
         assert dict(reader.schema) == schema
         assert reader.facts()["compression"] == "none"

@@ -116,7 +116,7 @@ RECORDS: list = [{"a": n, "t": "x\ny" * n, "o": {"deep": [n]}} for n in range(3)
         (lines(RECORDS), "lines", 3),
         (json.dumps(RECORDS), "array", 3),
         (" \ufeff"[1:] + json.dumps(RECORDS, indent=2) + "\n", "array", 3),
-        ("\n".join(json.dumps(one, indent=1) for one in RECORDS), "stream", 3),
+        ("\n".join(json.dumps(record, indent=1) for record in RECORDS), "stream", 3),
         ("".join(map(json.dumps, RECORDS)), "stream", 3),
         (json.dumps(RECORDS[0], indent=4), "stream", 1),
         ("[1, 2]\n[3, 4]\n", "lines", 2),
@@ -173,8 +173,8 @@ def test_half_of_a_surrogate_pair(layout, tmp_path):
     text = json.dumps(HALVES) if layout == "array" else lines(HALVES)
     with opened(tmp_path, text, "a.json", layout=layout) as reader:
         assert dict(reader.schema) == {"t": bp.Text(), "j": bp.Json()}
-        assert [one["t"] for one in reader] == ["a\ufffdb", "\U0001f600\ufffd", "\ufffd\ufffd\\u"]
-        assert [one["j"] for one in reader] == [one["j"] for one in HALVES]
+        assert [sample["t"] for sample in reader] == ["a\ufffdb", "\U0001f600\ufffd", "\ufffd\ufffd\\u"]
+        assert [sample["j"] for sample in reader] == [halve["j"] for halve in HALVES]
         check_in_blocks(reader, 5)
     for name in ("b.jsonl", "b.csv", "b.msgpack"):
         bp.convert(tmp_path / "a.json", tmp_path / name, source_options={"layout": layout})
@@ -186,7 +186,7 @@ def test_half_of_a_surrogate_pair(layout, tmp_path):
 
 def test_halves_in_names_and_in_what_is_appended(tmp_path):
     with opened(tmp_path, '{"\\ud800": 1}\n{"\\ufffd": 2}\n') as reader:
-        assert [one["\ufffd"] for one in reader] == [1, 2]
+        assert [sample["\ufffd"] for sample in reader] == [1, 2]
     append(tmp_path / "b.jsonl", [{"a": "\ud800"}])
     assert (tmp_path / "b.jsonl").read_text() == '{"a": "\\ud800"}\n'
 
@@ -196,7 +196,7 @@ def test_other_encodings(encoding, given, tmp_path):
     records = [{"a": "é", "ü": number} for number in range(20)]
     for name, text in (
         ("a.json", json.dumps(records, ensure_ascii=False)),
-        ("a.jsonl", "\n".join(json.dumps(one, ensure_ascii=False) for one in records)),
+        ("a.jsonl", "\n".join(json.dumps(record, ensure_ascii=False) for record in records)),
     ):
         with opened(tmp_path, text.encode(encoding), name, encoding=given) as reader:
             assert list(reader) == records
@@ -292,12 +292,12 @@ for n in range(40):
 def test_many_processes_append(tmp_path):
     path = str(tmp_path / "a.jsonl")
     commands = [[sys.executable, "-c", APPEND, path, str(who)] for who in range(4)]
-    assert [one.returncode for one in processes.run_together(*commands)] == [0] * 4
+    assert [item.returncode for item in processes.run_together(*commands)] == [0] * 4
     with bp.open(path) as reader:
         assert len(reader) == 4 * 40 * 2
-        found = reader.read(range(len(reader)))
+        result = reader.read(range(len(reader)))
         for who in range(4):
-            assert found["n"][found["who"] == who].tolist() == [n for n in range(40) for _ in range(2)]
+            assert result["n"][result["who"] == who].tolist() == [n for n in range(40) for _ in range(2)]
 
 
 def test_appending_to_a_file_of_ours(tmp_path):
@@ -309,7 +309,7 @@ def test_appending_to_a_file_of_ours(tmp_path):
     assert append(path, []) == 0
     with bp.open(path) as reader:
         assert reader.schema == bp.Schema(schema)
-        assert [one["b"] for one in reader] == [b"\xff"] * 3
+        assert [sample["b"] for sample in reader] == [b"\xff"] * 3
     assert bp.verify(path).problems == []
     with pytest.raises(bp.OptionError, match="the file has other fields"):
         append(path, [], schema={"b": bp.Text()})
@@ -330,14 +330,14 @@ def test_an_unfinished_last_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}')
     append(path, [{"a": 3}])
-    assert [one["a"] for one in bp.open(path)] == [1, 2, 3]
+    assert [sample["a"] for sample in bp.open(path)] == [1, 2, 3]
     with path.open("a") as file:
         file.write('{"a": ' + "[" * 70_000)
     with pytest.raises(bp.DamagedError, match="line 4"):
         bp.open(path)
     with pytest.warns(UserWarning, match="not finished; its 70006 bytes are cut off"):
         append(path, [{"a": 4}])
-    assert [one["a"] for one in bp.open(path)] == [1, 2, 3, 4]
+    assert [sample["a"] for sample in bp.open(path)] == [1, 2, 3, 4]
 
 
 plain = st.none() | st.booleans() | st.floats() | st.integers(-(2**70), 2**70) | st.text(max_size=6)
@@ -356,18 +356,18 @@ def same(one, other):
 def test_any_records_of_python(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("json") / "a.jsonl"
     try:
-        text = "".join(json.dumps(one, ensure_ascii=len(records) % 2 == 0) + "\n" for one in records)
+        text = "".join(json.dumps(record, ensure_ascii=len(records) % 2 == 0) + "\n" for record in records)
         path.write_text(text, "utf-8")
         text.encode().decode()
     except UnicodeEncodeError:
         return
     try:
-        found = list(bp.open(path))
+        result = list(bp.open(path))
     except bp.DamagedError as error:
         # Half a pair of surrogates is no character.
         assert "stands for no character" in str(error)  # noqa: PT017
         return
-    for record, sample in zip(records, found, strict=True):
+    for record, sample in zip(records, result, strict=True):
         for key, value in sample.items():
             assert same(value, record.get(key)), (key, value, record)
 
@@ -380,5 +380,5 @@ def test_pyarrow_reads_what_we_write(tmp_path):
     with bp.create(tmp_path / "a.jsonl", schema) as out:
         for row in rows:
             out.append(row)
-    found = arrow_json.read_json(tmp_path / "a.jsonl").to_pylist()
-    assert found == [{"n": 1, "t": 'é"\n', "v": [0, 1, 2]}, {"n": 2, "t": None, "v": []}]
+    actual = arrow_json.read_json(tmp_path / "a.jsonl").to_pylist()
+    assert actual == [{"n": 1, "t": 'é"\n', "v": [0, 1, 2]}, {"n": 2, "t": None, "v": []}]

@@ -50,7 +50,7 @@ def state(path):
 
 
 def files(path):
-    return sorted(str(one) for one in Path(path).rglob("*.parquet"))
+    return sorted(str(item) for item in Path(path).rglob("*.parquet"))
 
 
 KEYED = {
@@ -86,8 +86,8 @@ def test_new_tables_are_partitioned(path, keys):
         out.append(keyed([12])[0])
     with bp.open(path) as reader:
         assert reader.facts()["partitioned by"] == ", ".join(names)
-        assert sorted((dict(one) for one in reader), key=lambda one: one["n"]) == keyed(range(13))
-        values = {tuple(str(one[name]) for name in names) for one in keyed(range(12))}
+        assert sorted((dict(sample) for sample in reader), key=lambda row: row["n"]) == keyed(range(13))
+        values = {tuple(str(item[name]) for name in names) for item in keyed(range(12))}
         assert reader.facts()["files"] == len(values) + 1
         one = {"split": "split == 'train'", "flag": "flag", "k": "k == -1", "day": "day == '2024-05-02'"}
     # Whole files are left out by the log alone.
@@ -101,8 +101,8 @@ def test_new_tables_are_partitioned(path, keys):
 
 
 def test_what_cannot_be_a_partition(path):
-    for keys, said in ((["n", "t"], "every field"), (["x"], "'x'"), (["q"], "no field")):
-        with pytest.raises(bp.BatchplantError, match=said):
+    for keys, text in ((["n", "t"], "every field"), (["x"], "'x'"), (["q"], "no field")):
+        with pytest.raises(bp.BatchplantError, match=text):
             bp.create(path, {**SCHEMA, "x": bp.Float()} if keys == ["x"] else SCHEMA, partition_by=keys)
     write(path, [1])
     with pytest.raises(bp.OptionError, match="is not partitioned"):
@@ -111,8 +111,8 @@ def test_what_cannot_be_a_partition(path):
 
 def test_convert_makes_partitions(path, tmp_path, capsys):
     with bp.create(tmp_path / "a.jsonl", KEYED) as out:
-        for one in keyed(range(6)):
-            out.append(one)
+        for item in keyed(range(6)):
+            out.append(item)
     assert main(["convert", str(tmp_path / "a.jsonl"), path, "--to-option", "partition_by=split,flag"]) == 0
     with bp.open(path) as reader:
         assert reader.facts()["partitioned by"] == "split, flag"
@@ -170,9 +170,9 @@ def test_info_shows_the_history(path, capsys):
     write(path, range(3))
     write(path, range(2), mode="append")
     assert main(["info", path]) == 0
-    said = capsys.readouterr().out
-    assert said.count("Z") >= 2
-    assert "append" in said.lower()
+    output = capsys.readouterr().out
+    assert output.count("Z") >= 2
+    assert "append" in output.lower()
 
 
 # -- conflicts ------------------------------------------------------------------------------------------
@@ -264,21 +264,21 @@ def test_processes_append_at_a_time(path):
     with contextlib.ExitStack() as stack:
         pipes = {"stdin": subprocess.PIPE, "text": True}
         running = [stack.enter_context(processes.start([*command, str(first)], **pipes)) for first in firsts]
-        for one in running:
-            one.stdin.write("go\n")
-            one.stdin.flush()
-        for one in running:
-            one.communicate(timeout=processes.PATIENCE)
-    codes = [one.returncode for one in running]
+        for item in running:
+            item.stdin.write("go\n")
+            item.stdin.flush()
+        for value in running:
+            value.communicate(timeout=processes.PATIENCE)
+    codes = [item.returncode for item in running]
     assert set(codes) <= {0, 3}
     assert 0 in codes
     landed = [first for first, code in zip(firsts, codes, strict=True) if code == 0]
-    found = read(path)
-    assert sorted(found) == [n for first in landed for n in range(first, first + 20)]
+    result = read(path)
+    assert sorted(result) == [n for first in landed for n in range(first, first + 20)]
     # The rows of one writer stay together.
     assert all(
-        found[start : start + 20] == [*range(found[start], found[start] + 20)]
-        for start in range(0, len(found), 20)
+        result[start : start + 20] == [*range(result[start], result[start] + 20)]
+        for start in range(0, len(result), 20)
     )
 
 
@@ -297,8 +297,8 @@ def test_a_stopped_append_resumes(path, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         convert(tmp_path / "s.npz", path, progress=interrupt, **how)
     assert read(path) == [250]
-    found = convert(tmp_path / "s.npz", path, resume=True, **how)
-    assert found.resumed_at > 0
+    converted = convert(tmp_path / "s.npz", path, resume=True, **how)
+    assert converted.resumed_at > 0
     assert read(path) == [250, *range(200)]
 
 
@@ -325,7 +325,7 @@ def test_a_reader_that_looks_again(path):
     with bp.open(path) as reader, bp.open(path, **state(path)) as old:
         write(path, [2], mode="append")
         assert [len(reader), len(reader.refresh()), len(old.refresh())] == [1, 2, 1]
-        assert [one["n"] for one in reader.select(["n"]).refresh()] == [1, 2]
+        assert [row["n"] for row in reader.select(["n"]).refresh()] == [1, 2]
     # Made without the registry, too.
     with type(reader)(path) as direct:
         write(path, [3], mode="append")
@@ -347,9 +347,9 @@ def test_fields_that_come_later(path):
         assert reader.schema["x"] == bp.Tensor("float16", (2, 2), optional=True)
         assert reader.schema["größe"] == bp.Int("uint64", optional=True)
         samples = list(reader)
-    assert [one["n"] for one in samples] == [1, 2, 3, 4]
-    assert [one["t"] for one in samples] == ["№ 1", "№ 2", None, None]
-    assert [one["größe"] for one in samples] == [None, None, 2**64 - 1, None]
+    assert [sample["n"] for sample in samples] == [1, 2, 3, 4]
+    assert [sample["t"] for sample in samples] == ["№ 1", "№ 2", None, None]
+    assert [sample["größe"] for sample in samples] == [None, None, 2**64 - 1, None]
     assert np.array_equal(samples[2]["x"], values["x"])
     assert list(bp.open(path, **first).schema) == ["n", "t"]
 
@@ -443,22 +443,22 @@ def test_a_data_file_that_is_cut_or_gone(path):
     write(path, range(5))
     [file] = files(path)
     os.truncate(file, os.path.getsize(file) - 1)
-    found = bp.verify(path)
-    assert "it was cut short" in str(found.problems[0])
-    assert file in str(found.problems[0])
+    report = bp.verify(path)
+    assert "it was cut short" in str(report.problems[0])
+    assert file in str(report.problems[0])
     with open(file, "ab") as out:
         out.write(b"1" * 100 + b"PAR1")
     assert bp.verify(path).problems
     os.unlink(file)
     with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="it is not there"):
         reader.read([0])
-    assert json.dumps([str(one) for one in bp.verify(path).problems]).count("not there") > 0
+    assert json.dumps([str(problem) for problem in bp.verify(path).problems]).count("not there") > 0
 
 
 def test_the_library_is_missing(path, monkeypatch, tmp_path):
     write(path, [1])
     kind = path.rpartition(".")[2]
-    for name in [one for one in sys.modules if one.partition(".")[0] in ("deltalake", "pyiceberg")]:
+    for name in [module for module in sys.modules if module.partition(".")[0] in ("deltalake", "pyiceberg")]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(bp.MissingLibraryError, match=rf"batchplant\[{kind}\]"):
         bp.open(path)

@@ -77,9 +77,9 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     """The leaves of a sample of expected.json; lists there may be arrays."""
     if isinstance(value, dict):
         parts = {
-            key: one for part, inner in value.items() for key, one in flat(inner, f"{name}.{part}").items()
+            key: item for part, inner in value.items() for key, item in flat(inner, f"{name}.{part}").items()
         }
-        return {key.removeprefix("."): one for key, one in parts.items()}
+        return {key.removeprefix("."): part for key, part in parts.items()}
     return {name: value}
 
 
@@ -92,10 +92,10 @@ def test_what_litdata_wrote(name: str) -> None:
     with bp.open(OURS / name) as reader:
         assert reader.format == "litdata"
         # Not all samples have all keys.
-        expected = [{**dict.fromkeys(reader.schema), **one} for one in EXPECTED[name]]
-        assert [{key: described(value) for key, value in one.items()} for one in reader] == expected
+        expected = [{**dict.fromkeys(reader.schema), **value} for value in EXPECTED[name]]
+        assert [{key: described(value) for key, value in item.items()} for item in reader] == expected
         backwards = cells(reader[::-1])
-        assert {name: one[::-1] for name, one in cells(reader).items()} == backwards
+        assert {name: cell[::-1] for name, cell in cells(reader).items()} == backwards
         assert (reader.spans("text", [0]) is not None) == (name == "old")
     assert bp.verify(OURS / name, decode=True).problems == []
 
@@ -104,13 +104,13 @@ def test_every_encoding() -> None:
     with bp.open(OURS / "every") as reader:
         schema = reader.schema
         rest = reader.select([name for name in schema if name != "label"])
-        found, raw = list(rest), cells(rest)
+        result, raw = list(rest), cells(rest)
         blocks = reader.blocks()
         assert blocks is not None
         assert (blocks[0], blocks[-1]) == (0, 2)
         assert reader.facts()["not read"] == "label (pickled)"
-    for number, (have, said) in enumerate(zip(found, EXPECTED["every"], strict=True)):
-        want = flat(said)
+    for number, (have, item) in enumerate(zip(result, EXPECTED["every"], strict=True)):
+        want = flat(item)
         corner = want.pop("box.corner")
         want |= {"box.corner.0": corner[0], "box.corner.1": corner[1]}
         del want["label"]
@@ -127,7 +127,7 @@ def test_samples_that_are_no_dicts() -> None:
     with bp.open(OURS / "tuples") as reader:
         assert list(reader.schema) == ["0", "1.0", "1.1"]
         assert reader[3]["1.0"].tolist() == [0, 1, 2]
-        assert [one["0"] for one in reader] == [one[0] for one in EXPECTED["tuples"]]
+        assert [row["0"] for row in reader] == [value[0] for value in EXPECTED["tuples"]]
 
 
 def test_pickles_are_refused_and_the_rest_is_read() -> None:
@@ -146,10 +146,10 @@ def test_pickles_are_refused_and_the_rest_is_read() -> None:
 def test_tokens_as_they_were_written_and_in_blocks() -> None:
     with bp.open(OURS / "tokens") as reader:
         assert reader.schema == bp.Schema({"tokens": bp.Tensor("int32", (None,))})
-        assert [one["tokens"].tolist() for one in reader] == [list(range(5 * n)) for n in range(1, 12)]
+        assert [row["tokens"].tolist() for row in reader] == [list(range(5 * n)) for n in range(1, 12)]
         assert reader.facts()["tokens"] == 330
     with bp.open(OURS / "tokens", block_size=8) as reader:
-        assert [described(one["tokens"]) for one in reader] == EXPECTED["tokens"]
+        assert [described(row["tokens"]) for row in reader] == EXPECTED["tokens"]
         assert reader.spans("tokens") is not None
     assert bp.verify(OURS / "tokens", block_size=8).ok
     for path, size in ((OURS / "tokens", 0), (OURS / "old", 8)):
@@ -162,11 +162,11 @@ def test_what_litdata_has_unpacked_is_read_as_it_is(tmp_path: Path) -> None:
     shutil.copytree(OURS / "zstd_chunk", tmp_path / "a")
     with bp.open(tmp_path / "a") as reader:
         want = cells(reader)
-        for number, one in enumerate(index_of(tmp_path / "a")["chunks"]):
+        for number, row in enumerate(index_of(tmp_path / "a")["chunks"]):
             data = reader.shards.open(number).source
-            raw = tmp_path / "a" / one["filename"].replace(".zstd", "")
+            raw = tmp_path / "a" / row["filename"].replace(".zstd", "")
             raw.write_bytes(data.view(0, data.size).tobytes())
-            (tmp_path / "a" / one["filename"]).unlink()
+            (tmp_path / "a" / row["filename"]).unlink()
     with bp.open(tmp_path / "a") as reader:
         assert cells(reader) == want
 
@@ -195,7 +195,7 @@ def test_what_is_not_read_says_so(tmp_path: Path) -> None:
         ({"compression": "zstd", "compression_level": "page"}, "compression_level"),
     ):
         before = index_of(path)
-        change(path, lambda one, config=config: one["config"].update(config))
+        change(path, lambda row, config=config: row["config"].update(config))
         with pytest.raises(bp.SchemaError, match=match):
             bp.open(path)
         (path / "index.json").write_text(json.dumps(before))
@@ -230,7 +230,9 @@ def litdata() -> Any:
         return pytest.importorskip("litdata", reason="pip install litdata")
 
 
-@pytest.mark.parametrize("how", [{}, *({"compression": "zstd", "compression_level": one} for one in LEVELS)])
+@pytest.mark.parametrize(
+    "how", [{}, *({"compression": "zstd", "compression_level": level} for level in LEVELS)]
+)
 @pytest.mark.reference
 @pytest.mark.filterwarnings("ignore")
 def test_litdata_reads_what_we_write(how: dict[str, str], tmp_path: Path) -> None:
@@ -243,10 +245,10 @@ def test_litdata_reads_what_we_write(how: dict[str, str], tmp_path: Path) -> Non
         def deserialize(self, data: Any) -> Any:
             return bytes(data)
 
-    found = lit.StreamingDataset(str(tmp_path / "a"), serializers={"jpeg": Raw(), "bytes": Raw()})
-    assert len(found) == 8
+    streaming_dataset = lit.StreamingDataset(str(tmp_path / "a"), serializers={"jpeg": Raw(), "bytes": Raw()})
+    assert len(streaming_dataset) == 8
     for n in range(8):
-        have, want = found[n], sample(n)
+        have, want = streaming_dataset[n], sample(n)
         assert list(have) == list(SCHEMA)
         for name in ("n", "small", "flag", "real", "text", "blob", "meta", "photo", "mask", "tags"):
             assert have[name] == want[name], name
@@ -271,10 +273,12 @@ def test_litdata_reads_tokens_that_we_write(tmp_path: Path) -> None:
         tmp_path / "a", schema, [{"ids": np.arange(3 * n, dtype="i4")} for n in range(20)],
         tokens=True, chunk_bytes=400,
     )  # fmt: skip
-    found = lit.StreamingDataset(str(path), item_loader=lit.TokensLoader(block_size=7))
+    streaming_dataset = lit.StreamingDataset(str(path), item_loader=lit.TokensLoader(block_size=7))
     with bp.open(path, block_size=7) as reader:
-        assert len(found) == len(reader) > 20
-        assert all(np.array_equal(found[n], reader[n]["ids"]) for n in range(len(found)))
+        assert len(streaming_dataset) == len(reader) > 20
+        assert all(
+            np.array_equal(streaming_dataset[n], reader[n]["ids"]) for n in range(len(streaming_dataset))
+        )
 
 
 @pytest.mark.reference
@@ -287,8 +291,8 @@ def test_litdata_writes_the_same_bytes(tmp_path: Path) -> None:
     from PIL import Image
 
     out = writer(str(tmp_path / "theirs"), chunk_bytes=1000)
-    for number, one in enumerate(samples):
-        out[number] = {**one, "pixels": Image.fromarray(one["pixels"])}
+    for number, row in enumerate(samples):
+        out[number] = {**row, "pixels": Image.fromarray(row["pixels"])}
     out.done()
     out.merge()
     ours, theirs = index_of(tmp_path / "ours"), index_of(tmp_path / "theirs")
@@ -308,8 +312,8 @@ def test_what_is_packed_is_what_litdata_packs(tmp_path: Path) -> None:
         bp.convert(theirs, tmp_path / level, target_options={"format": "litdata", **options})
         ours, want = index_of(tmp_path / level), index_of(theirs)
         names = ("chunk_size", "dim", "filename")
-        assert [[one[name] for name in names] for one in ours["chunks"]] == [
-            [one[name] for name in names] for one in want["chunks"]
+        assert [[our[name] for name in names] for our in ours["chunks"]] == [
+            [item[name] for name in names] for item in want["chunks"]
         ]
         with bp.open(tmp_path / level) as reader, bp.open(theirs) as other:
             assert cells(reader) == cells(other)
@@ -321,7 +325,7 @@ def test_what_is_packed_is_what_litdata_packs(tmp_path: Path) -> None:
 def test_flags_of_other_fields(tmp_path: Path) -> None:
     schema = {"a": bp.Int(optional=True), "b": bp.Int(optional=True)}
     path = written(tmp_path / "a", schema, [{"a": 1, "b": None}] * 2)
-    change(path, lambda one: one["batchplant"]["schema"][1].update(optional=False))
+    change(path, lambda row: row["batchplant"]["schema"][1].update(optional=False))
     with bp.open(path) as reader:
         assert reader.read([0], ["b"])["b"].tolist() == [0]
         with pytest.raises(bp.DecodeError, match="not a byte for each") as caught:
@@ -336,11 +340,13 @@ def test_chunks_are_cut_by_size(tmp_path: Path) -> None:
     path = written(
         tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(n)} for n in (10, 5000, 10, 20, 30)], chunk_bytes=1000
     )
-    found = index_of(path)["chunks"]
+    result = index_of(path)["chunks"]
     # One that is larger than a chunk is one by itself.
-    assert [one["chunk_size"] for one in found] == [1, 1, 3]
-    assert [one["filename"] for one in found] == [f"chunk-0-{n}.bin" for n in range(3)]
-    assert [(path / one["filename"]).stat().st_size for one in found] == [one["chunk_bytes"] for one in found]
+    assert [row["chunk_size"] for row in result] == [1, 1, 3]
+    assert [row["filename"] for row in result] == [f"chunk-0-{n}.bin" for n in range(3)]
+    assert [(path / row["filename"]).stat().st_size for row in result] == [
+        row["chunk_bytes"] for row in result
+    ]
 
 
 def test_updated_at_depends_on_the_bytes_alone(tmp_path: Path) -> None:
@@ -355,7 +361,7 @@ def test_chunks_are_opened_when_they_are_needed(tmp_path: Path) -> None:
     path = numbers(tmp_path / "a", 60, chunk_bytes=200)
     with bp.open(path) as reader:
         assert reader.facts()["chunks"] > 10
-        assert [one["n"] for one in reader.subset(range(59, -1, -1))] == list(range(59, -1, -1))
+        assert [row["n"] for row in reader.subset(range(59, -1, -1))] == list(range(59, -1, -1))
         assert reader.where(0).endswith("chunk-0-0.bin")
     (path / "chunk-0-2.bin").unlink()
     with bp.open(path) as reader:
@@ -364,7 +370,9 @@ def test_chunks_are_opened_when_they_are_needed(tmp_path: Path) -> None:
     assert lost
 
 
-@pytest.mark.parametrize("how", [{}, *({"compression": "zstd", "compression_level": one} for one in LEVELS)])
+@pytest.mark.parametrize(
+    "how", [{}, *({"compression": "zstd", "compression_level": level} for level in LEVELS)]
+)
 def test_new_chunks_are_appended(how: dict[str, str], tmp_path: Path) -> None:
     if how:
         pytest.importorskip("pyarrow")
@@ -378,7 +386,7 @@ def test_new_chunks_are_appended(how: dict[str, str], tmp_path: Path) -> None:
     assert len(list(path.glob("*.bin"))) > len(before) + 1
     assert index_of(path)["updated_at"] != old
     with bp.open(path) as reader:
-        assert [one["n"] for one in reader] == list(range(40))
+        assert [row["n"] for row in reader] == list(range(40))
         assert reader.schema == bp.Schema({"n": bp.Int(), "text": bp.Text()})
     assert bp.verify(path).ok
     if not how:
@@ -440,11 +448,11 @@ def test_options_that_are_none(options: dict[str, Any], tmp_path: Path) -> None:
 def litdata_set(path: Path, values: dict[str, str], samples: list[list[bytes]], **config: Any) -> Path:
     """A set of one chunk as the description of the format says, without the writer."""
     path.mkdir()
-    made = [np.array([len(cell) for cell in row], "<u4").tobytes() + b"".join(row) for row in samples]
-    offsets = 8 + 4 * len(made) + np.cumsum([0, *map(len, made)])
-    data = np.array([len(made), *offsets], "<u4").tobytes() + b"".join(made)
+    result = [np.array([len(cell) for cell in row], "<u4").tobytes() + b"".join(row) for row in samples]
+    offsets = 8 + 4 * len(result) + np.cumsum([0, *map(len, result)])
+    data = np.array([len(result), *offsets], "<u4").tobytes() + b"".join(result)
     (path / "chunk-0-0.bin").write_bytes(data)
-    chunk = {"filename": "chunk-0-0.bin", "chunk_bytes": len(data), "chunk_size": len(made), "dim": None}
+    chunk = {"filename": "chunk-0-0.bin", "chunk_bytes": len(data), "chunk_size": len(result), "dim": None}
     whole = {
         "compression": None, "data_format": list(values.values()), "data_spec": layout.spec_of(list(values)),
         "item_loader": "PyTreeLoader", **config,
@@ -454,11 +462,11 @@ def litdata_set(path: Path, values: dict[str, str], samples: list[list[bytes]], 
 
 
 def first(key: str, value: Any) -> Callable[[Any], None]:
-    return lambda one: one["chunks"][0].update({key: value})
+    return lambda row: row["chunks"][0].update({key: value})
 
 
 def config(key: str, value: Any) -> Callable[[Any], None]:
-    return lambda one: one["config"].update({key: value})
+    return lambda row: row["config"].update({key: value})
 
 
 def tree(node: Any, version: int = 1) -> Callable[[Any], None]:
@@ -612,8 +620,8 @@ def test_a_bomb(level: str, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     samples = [{"x": bytes(8 << 20)}]
     path = written(tmp_path / "a", {"x": bp.Bytes()}, samples, compression="zstd", compression_level=level)
-    for said in (2**32 - 1, 5000):
-        change(path, first("chunk_bytes", said))
+    for item in (2**32 - 1, 5000):
+        change(path, first("chunk_bytes", item))
         with memory_bounded(1 << 20), bp.open(path) as reader, pytest.raises(bp.DamagedError):
             reader[0]
 

@@ -60,8 +60,8 @@ def fill(path, entries, **how):
 
 def entries_of(path, **options):
     with bp.open(path, codec="bytes", **options) as reader:
-        found = cells(reader)
-        return dict(zip(found["key"], found["value"], strict=True))
+        result = cells(reader)
+        return dict(zip(result["key"], result["value"], strict=True))
 
 
 # --- environments of others ---------------------------------------------------------------------------
@@ -77,8 +77,8 @@ def test_golden(tmp_path):
         with bp.open(tmp_path / name) as reader:
             assert reader.format == "lmdb"
             assert dict(reader.schema) == {"key": bp.Text(), "value": bp.Bytes()}
-            found = {sample["key"]: hashlib.sha256(sample["value"]).hexdigest() for sample in reader}
-            assert found == expected
+            actual = {sample["key"]: hashlib.sha256(sample["value"]).hexdigest() for sample in reader}
+            assert actual == expected
         assert bp.verify(tmp_path / name).problems == []
 
 
@@ -103,9 +103,9 @@ def test_whatever_the_library_wrote(tmp_path_factory, transactions, named):
                     else:
                         expected[key] = bytes([byte]) * size
                         txn.put(key, expected[key])
-    found = entries_of(path, db="name" if named else None)
-    assert found == expected
-    assert list(found) == sorted(expected)
+    actual = entries_of(path, db="name" if named else None)
+    assert actual == expected
+    assert list(actual) == sorted(expected)
 
 
 def test_a_deep_tree(tmp_path):
@@ -207,7 +207,7 @@ def test_json_and_text(tmp_path):
 
 def test_messagepack_of_others(tmp_path):
     samples = [{"image": jpeg(), "n": n, "tags": ["a", n], "key": f"own {n}"} for n in range(3)]
-    fill(tmp_path / "a.lmdb", {b"%d" % n: msgpack.packb(one) for n, one in enumerate(samples)})
+    fill(tmp_path / "a.lmdb", {b"%d" % n: msgpack.packb(sample) for n, sample in enumerate(samples)})
     schema = {"image": bp.Image("jpeg"), "n": "int", "tags": "json", "key": "text"}
     with bp.open(tmp_path / "a.lmdb", codec="msgpack", schema=schema) as reader:
         assert cells(reader)["image"] == [jpeg()] * 3
@@ -232,7 +232,7 @@ class Bomb:
 def test_pickles_are_opened_only_by_leave(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     values = [{"n": n, "array": np.arange(n + 1)} for n in range(3)]
-    fill("a.lmdb", {b"%d" % n: pickle.dumps(one) for n, one in enumerate(values)})
+    fill("a.lmdb", {b"%d" % n: pickle.dumps(value) for n, value in enumerate(values)})
     fill("b.lmdb", {b"0": pickle.dumps(Bomb())})
     for path in ("a.lmdb", "b.lmdb"):
         with pytest.raises(bp.UnsafeError, match=r"can run any code.*allow_pickle=True"):
@@ -274,7 +274,7 @@ def datum(shape=(0, 0, 0), data=None, label=None, floats=None, encoded=None, pac
     if floats is not None and packed:
         out += b"\x32" + varint(4 * len(floats)) + struct.pack(f"<{len(floats)}f", *floats)
     elif floats is not None:
-        out += b"".join(b"\x35" + struct.pack("<f", one) for one in floats)
+        out += b"".join(b"\x35" + struct.pack("<f", number) for number in floats)
     return out if encoded is None else out + b"\x38" + varint(encoded)
 
 
@@ -376,10 +376,10 @@ def test_the_library_reads_what_we_write(tmp_path):
             out.append({"n": n, "t": f"no {n}"})
     assert os.listdir(tmp_path / "a.lmdb") == ["data.mdb"]
     with environment(tmp_path / "a.lmdb", readonly=True) as env, env.begin() as txn:
-        found = list(txn.cursor())
-    assert [key for key, _ in found] == [b"%010d" % n for n in range(20)] + [b"__batchplant__"]
-    assert msgpack.unpackb(found[7][1]) == {"n": 7, "t": "no 7"}
-    assert json.loads(found[-1][1])["samples"] == 20
+        result = list(txn.cursor())
+    assert [key for key, _ in result] == [b"%010d" % n for n in range(20)] + [b"__batchplant__"]
+    assert msgpack.unpackb(result[7][1]) == {"n": 7, "t": "no 7"}
+    assert json.loads(result[-1][1])["samples"] == 20
 
 
 def test_the_map_grows_by_itself(tmp_path, monkeypatch):
@@ -517,8 +517,8 @@ def test_processes_read_the_same(way, tmp_path):
         queue = context.Queue()
         workers = [context.Process(target=_read_all, args=(reader, queue)) for _ in range(2)]
         with processes.started(*workers):
-            found = processes.answers(queue, *workers, count=2)
-        assert found == [cells(reader)["data"]] * 2
+            actual = processes.answers(queue, *workers, count=2)
+        assert actual == [cells(reader)["data"]] * 2
 
 
 def test_the_loader_sees_the_same_pixels_as_from_beton(tmp_path):
@@ -722,41 +722,41 @@ def trees(path):
 
 
 def test_the_walker_for_servers_finds_the_same(deep):
-    source, data, meta, found = trees(deep)
-    for tree in found:
+    source, data, meta, result = trees(deep)
+    for tree in result:
         mine = remote.walk(source, meta.page_size, tree)
         arrays, named = pages.walk(data, meta, tree, deep)
-        assert {name: one.tolist() for name, one in mine.arrays.items()} == {
-            name: one.tolist() for name, one in arrays.items()
+        assert {name: array.tolist() for name, array in mine.arrays.items()} == {
+            name: array.tolist() for name, array in arrays.items()
         }
         assert mine.named.tolist() == named.tolist()
         sizes = arrays["key_sizes"].astype(np.int64)
         assert list(map(bytes, mine.keys)) == list(map(bytes, gathered(data, arrays["key_starts"], sizes)))
-    assert found[0][2] > 1
-    assert found[0][1] > 3000
+    assert result[0][2] > 1
+    assert result[0][1] > 3000
 
 
 def test_the_walker_for_servers_on_damage(deep, tmp_path):
     """It says so in our terms, or finds what the other one finds."""
-    _, data, meta, found = trees(deep)
+    _, data, meta, result = trees(deep)
     random = np.random.default_rng(0)
-    said = 0
+    output = 0
     turns = 300 if EXHAUSTIVE else 45
     for turn in range(turns):
         broken = data.copy()
         # Where the trees are: most of the rest are values.
-        root = int(random.choice([tree[0] for tree in found if tree[0] != 2**64 - 1]))
+        root = int(random.choice([tree[0] for tree in result if tree[0] != 2**64 - 1]))
         page = root if turn % 2 else int(random.integers(2, len(data) // meta.page_size))
         at = page * meta.page_size + int(random.integers(0, 64 if turn % 3 else meta.page_size))
         broken[at] ^= np.uint8(1 << random.integers(0, 8))
         file = tmp_path / "broken.mdb"
         file.write_bytes(broken.tobytes())
         source = MappedSource(str(file))
-        for tree in found:
+        for tree in result:
             try:
                 mine = remote.walk(source, meta.page_size, tree)
             except (bp.DamagedError, bp.SchemaError):
-                said += 1
+                output += 1
                 continue
             assert source.outside(mine.arrays["starts"], mine.arrays["sizes"]) is None
             # Only it looks at the pages of large values.
@@ -764,4 +764,4 @@ def test_the_walker_for_servers_on_damage(deep, tmp_path):
                 arrays, _ = pages.walk(broken, meta, tree, "x")
                 assert mine.arrays["starts"].tolist() == arrays["starts"].tolist()
         source.close()
-    assert said > turns // 6
+    assert output > turns // 6

@@ -26,16 +26,16 @@ def test_a_list_becomes_what_im2rec_makes(folder):
     with bp.open(path) as reader:
         kinds = {"image": bp.Image("jpeg"), "label": bp.Float("float32"), "id": bp.Int("uint64")}
         assert dict(reader.schema) == kinds
-        assert [(one["label"], one["id"]) for one in reader] == [(0, 10), (1, 11), (-2.5, 12)]
+        assert [(sample["label"], sample["id"]) for sample in reader] == [(0, 10), (1, 11), (-2.5, 12)]
         assert cells(reader)["image"] == [jpeg(8 + n, 8) for n in range(3)]
         spans = reader.spans("image", [2, 0])
         assert spans.size.tolist() == [len(jpeg(10, 8)), len(jpeg(8, 8))]
         assert reader.spans("label") is None
         assert reader.where(1).endswith("größe 1.jpg")
     bp.convert(path, folder / "a.rec")
-    with bp.open(folder / "a.rec") as made, bp.open(path) as reader:
-        assert made.facts()["records"] == "image"
-        assert cells(made) == cells(reader)
+    with bp.open(folder / "a.rec") as result, bp.open(path) as reader:
+        assert result.facts()["records"] == "image"
+        assert cells(result) == cells(reader)
     assert bp.verify(path, decode=True).problems == []
 
 
@@ -45,7 +45,7 @@ def test_several_labels(folder):
         assert reader[1]["label"].tolist() == [3, 4]
     with bp.open(listed(folder, "1\t2", "3")) as reader:
         assert reader.schema["label"] == bp.Tensor("float32", (None,))
-        assert [one["label"].tolist() for one in reader] == [[1, 2], [3]]
+        assert [sample["label"].tolist() for sample in reader] == [[1, 2], [3]]
 
 
 def test_the_root_can_be_elsewhere(folder, tmp_path_factory):

@@ -49,13 +49,13 @@ OPTIONAL = (
 
 def fields() -> dict[str, Case]:
     """Name → field and its values, as many as there are rows."""
-    found = {name.replace(";", ""): case for name, case in all_cases().items() if name not in SPARED}
+    result = {name.replace(";", ""): case for name, case in all_cases().items() if name not in SPARED}
     for name in OPTIONAL:
-        field, values = found[name]
-        found[f"{name}, optional"] = dataclasses.replace(field, optional=True), [None, *values]
+        field, values = result[name]
+        result[f"{name}, optional"] = dataclasses.replace(field, optional=True), [None, *values]
     return {
         name: (field, list(itertools.islice(itertools.cycle(values), ROWS)))
-        for name, (field, values) in found.items()
+        for name, (field, values) in result.items()
     }
 
 
@@ -65,12 +65,12 @@ FIELDS = fields()
 @functools.cache
 def held(name: str) -> list[str]:
     """The fields that a format can hold."""
-    found = registry.get_format(name)
+    result = registry.get_format(name)
     left_out = LEFT_OUT.get(name, set())
     names = [
         key
         for key, (field, _) in FIELDS.items()
-        if found.refuses(field) is None and key.removesuffix(", optional") not in left_out
+        if result.refuses(field) is None and key.removesuffix(", optional") not in left_out
     ]
     if name in FOLDERS:
         own = type(FIELDS[FOLDERS[name]][0])
@@ -85,8 +85,8 @@ def suffix(name: str) -> str:
 # Models are datasets of other fields; data/test_tensors.py converts them among themselves. Those that hold
 # one field alone have tests of their own.
 FORMATS = [
-    name for name, one in registry.all_formats().items()
-    if one.writer is not None and not one.tensors and not one.fields
+    name for name, spec in registry.all_formats().items()
+    if spec.writer is not None and not spec.tensors and not spec.fields
 ]  # fmt: skip
 
 
@@ -115,9 +115,9 @@ class Sources:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
-    found = Sources(tmp_path_factory.mktemp("matrix"))
-    yield found
-    for reader in found.readers.values():
+    result = Sources(tmp_path_factory.mktemp("matrix"))
+    yield result
+    for reader in result.readers.values():
         reader.close()
 
 
@@ -158,20 +158,20 @@ def test_from_each_to_each(source: str, target: str, sources: Sources, tmp_path:
     except bp.MissingLibraryError as error:
         pytest.skip(str(error))
     assert done.samples == ROWS
-    with bp.open(path, format=target, **OPEN.get(target, {})) as made:
-        check_samples(made, *expected(keys))
+    with bp.open(path, format=target, **OPEN.get(target, {})) as reader:
+        check_samples(reader, *expected(keys))
         changed = OTHER_KINDS.get(source, set()) | OTHER_KINDS.get(target, set())
         for key in keys:
             if key not in changed:
-                assert plain(made.schema[key]) == plain(FIELDS[key][0]), key
+                assert plain(reader.schema[key]) == plain(FIELDS[key][0]), key
         files = [key for key in keys if key.startswith(("image jpeg", "audio", "video"))]
-        assert cells(made.select(files)) == {
+        assert cells(reader.select(files)) == {
             key: [FIELDS[key][1][row] for row in range(ROWS)] for key in files
         }
         # That verify says the same is tried once for each format.
         if source == ROWS_OF_BYTES:
-            found = bp.verify(made, decode=True, against=mine.select(keys))
-            assert found.problems == []
+            report = bp.verify(reader, decode=True, against=mine.select(keys))
+            assert report.problems == []
 
 
 def plain(field: bp.Field) -> bp.Field:

@@ -77,10 +77,10 @@ def test_every_encoding() -> None:
         blocks = reader.blocks()
         assert blocks is not None
         assert (blocks[0], blocks[-1]) == (0, 4)
-        found = [{name: described(name, value) for name, value in sample.items()} for sample in reader]
+        result = [{name: described(name, value) for name, value in sample.items()} for sample in reader]
         backwards = cells(reader[::-1])
-        assert {name: one[::-1] for name, one in cells(reader).items()} == backwards
-    for have, want in zip(found, expected, strict=True):
+        assert {name: cell[::-1] for name, cell in cells(reader).items()} == backwards
+    for have, want in zip(result, expected, strict=True):
         # Other versions of a decoder may round a JPEG otherwise.
         assert have.pop("photo")[:3] == want.pop("photo")[:3]
         assert have == want
@@ -102,8 +102,8 @@ def test_compressed_by_streaming_and_by_us(kind: str, tmp_path: Path) -> None:
     options = {"compression": kind, "hashes": ["sha1"], "size_limit": 4 << 10}
     bp.convert(OURS / kind, tmp_path / "a.mds", target_options=options)
     ours, theirs = index_of(tmp_path / "a.mds")["shards"], index_of(OURS / kind)["shards"]
-    assert [one.pop("zip_data")["basename"] for one in ours] == [
-        one.pop("zip_data")["basename"] for one in theirs
+    assert [our.pop("zip_data")["basename"] for our in ours] == [
+        their.pop("zip_data")["basename"] for their in theirs
     ]
     assert ours == theirs
     assert bp.verify(tmp_path / "a.mds", against=bp.open(OURS / kind)).problems == []
@@ -112,10 +112,10 @@ def test_compressed_by_streaming_and_by_us(kind: str, tmp_path: Path) -> None:
 def test_what_streaming_has_unpacked_is_read_as_it_is(tmp_path: Path) -> None:
     shutil.copytree(OURS / "gz", tmp_path / "a")
     with bp.open(tmp_path / "a") as reader:
-        for number, one in enumerate(index_of(tmp_path / "a")["shards"]):
+        for number, row in enumerate(index_of(tmp_path / "a")["shards"]):
             data = reader.shards.open(number).source
-            (tmp_path / "a" / one["raw_data"]["basename"]).write_bytes(data.view(0, data.size).tobytes())
-            (tmp_path / "a" / one["zip_data"]["basename"]).unlink()
+            (tmp_path / "a" / row["raw_data"]["basename"]).write_bytes(data.view(0, data.size).tobytes())
+            (tmp_path / "a" / row["zip_data"]["basename"]).unlink()
         want = cells(reader)
     with bp.open(tmp_path / "a") as reader:
         assert cells(reader) == want
@@ -124,14 +124,14 @@ def test_what_streaming_has_unpacked_is_read_as_it_is(tmp_path: Path) -> None:
 def test_hashes_are_compared(tmp_path: Path) -> None:
     for kind in ("every", "gz"):
         shutil.copytree(OURS / kind, tmp_path / kind)
-        change(tmp_path / kind, lambda one: one["shards"][1]["raw_data"]["hashes"].update(sha1="0" * 40))
+        change(tmp_path / kind, lambda row: row["shards"][1]["raw_data"]["hashes"].update(sha1="0" * 40))
         result = bp.verify(tmp_path / kind)
         assert "sha1 of every shard" in result.checks
         [problem] = result.problems
         assert "the index says 0000" in problem.message
         assert "shard.00001.mds" in str(problem)
     # One that nobody here knows is no reason to complain.
-    change(tmp_path / "gz", lambda one: one["shards"][1]["raw_data"].update(hashes={"odd": "1"}))
+    change(tmp_path / "gz", lambda row: row["shards"][1]["raw_data"].update(hashes={"odd": "1"}))
     assert bp.verify(tmp_path / "gz").ok
 
 
@@ -157,7 +157,7 @@ def test_numbers_as_text_that_are_none(tmp_path: Path) -> None:
 def test_numbers_as_text_beyond_64_bits(tmp_path: Path) -> None:
     """Streaming makes Python's integers of them, which have any size."""
     huge = [3, -(2**70), 2**90]
-    streaming_set(tmp_path / "huge", {"n": "str_int"}, [[str(one).encode()] for one in huge])
+    streaming_set(tmp_path / "huge", {"n": "str_int"}, [[str(item).encode()] for item in huge])
     with bp.open(tmp_path / "huge") as reader:
         assert reader.schema["n"] == bp.Text()
         assert [int(sample["n"]) for sample in reader] == huge
@@ -198,12 +198,12 @@ def sample(n: int) -> dict[str, Any]:
 def test_streaming_reads_what_we_write(tmp_path: Path) -> None:
     streaming = pytest.importorskip("streaming", reason="pip install mosaicml-streaming")
     written(tmp_path / "a", SCHEMA, [sample(n) for n in range(8)], size_limit=4000, hashes=["sha1"])
-    found = streaming.StreamingDataset(
+    streaming_dataset = streaming.StreamingDataset(
         local=str(tmp_path / "a"), shuffle=False, batch_size=1, validate_hash="sha1"
     )
-    assert len(found) == 8
+    assert len(streaming_dataset) == 8
     for n in range(8):
-        have, want = found[n], sample(n)
+        have, want = streaming_dataset[n], sample(n)
         for name in ("n", "small", "flag", "real", "text", "blob", "meta", "price", "tags"):
             assert have[name] == want[name], name
         for name in ("fixed", "row"):
@@ -224,8 +224,8 @@ def test_streaming_writes_the_same_bytes(tmp_path: Path) -> None:
     [shard, *_] = index_of(tmp_path / "ours")["shards"]
     columns = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
     with streaming.MDSWriter(out=str(tmp_path / "theirs"), columns=columns, size_limit=3000) as out:
-        for one in samples:
-            out.write({**one, "pixels": Image.fromarray(one["pixels"])})
+        for row in samples:
+            out.write({**row, "pixels": Image.fromarray(row["pixels"])})
     assert index_of(tmp_path / "ours")["shards"] == index_of(tmp_path / "theirs")["shards"]
     for file in (tmp_path / "theirs").glob("*.mds"):
         assert (tmp_path / "ours" / file.name).read_bytes() == file.read_bytes()
@@ -238,31 +238,31 @@ def test_shards_are_cut_by_size(tmp_path: Path) -> None:
     path = written(
         tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(n)} for n in (10, 5000, 10, 20, 30)], size_limit=1000
     )
-    found = index_of(path)["shards"]
+    result = index_of(path)["shards"]
     # One that is larger than a shard is one by itself.
-    assert [one["samples"] for one in found] == [1, 1, 3]
-    assert [one["raw_data"]["basename"] for one in found] == [f"shard.{n:05d}.mds" for n in range(3)]
-    assert [(path / one["raw_data"]["basename"]).stat().st_size for one in found] == [
-        one["raw_data"]["bytes"] for one in found
+    assert [row["samples"] for row in result] == [1, 1, 3]
+    assert [row["raw_data"]["basename"] for row in result] == [f"shard.{n:05d}.mds" for n in range(3)]
+    assert [(path / row["raw_data"]["basename"]).stat().st_size for row in result] == [
+        row["raw_data"]["bytes"] for row in result
     ]
 
 
 def test_shards_are_full_whatever_comes_at_a_time(tmp_path: Path) -> None:
     sizes = [n * 37 % 300 for n in range(100)]
     path = written(tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(n)} for n in sizes], size_limit=1000)
-    found = index_of(path)["shards"]
-    ends = np.cumsum([one["samples"] for one in found])
+    result = index_of(path)["shards"]
+    ends = np.cumsum([row["samples"] for row in result])
     assert ends[-1] == 100
-    for one, end in zip(found[:-1], ends, strict=False):
+    for row, end in zip(result[:-1], ends, strict=False):
         # A sample takes an offset and a size besides.
-        assert one["raw_data"]["bytes"] <= 1000 < one["raw_data"]["bytes"] + sizes[end] + 8
+        assert row["raw_data"]["bytes"] <= 1000 < row["raw_data"]["bytes"] + sizes[end] + 8
 
 
 def test_shards_are_opened_when_they_are_needed(tmp_path: Path) -> None:
     path = numbers(tmp_path / "a", 60, size_limit=400)
     with bp.open(path) as reader:
         assert reader.facts()["shards"] > 10
-        assert [one["n"] for one in reader.subset(range(59, -1, -1))] == list(range(59, -1, -1))
+        assert [row["n"] for row in reader.subset(range(59, -1, -1))] == list(range(59, -1, -1))
         assert reader.where(0).endswith("shard.00000.mds")
     (path / "shard.00002.mds").unlink()
     with bp.open(path) as reader:
@@ -280,7 +280,7 @@ def test_new_shards_are_appended(tmp_path: Path) -> None:
     assert {name: (path / name).read_bytes() for name in before} == before
     assert len(list(path.glob("*.mds.gz"))) > 1
     with bp.open(path) as reader:
-        assert [one["n"] for one in reader] == list(range(40))
+        assert [row["n"] for row in reader] == list(range(40))
         assert reader.schema == bp.Schema({"n": bp.Int(), "text": bp.Text()})
     assert bp.verify(path).ok
 
@@ -327,22 +327,22 @@ def streaming_set(path: Path, columns: dict[str, str], samples: list[list[bytes]
         "column_sizes": [None] * len(names),
     }  # fmt: skip
     text = json.dumps(config).encode()
-    made = [np.array([len(cell) for cell in row], "<u4").tobytes() + b"".join(row) for row in samples]
-    offsets = 8 + 4 * len(made) + len(text) + np.cumsum([0, *map(len, made)])
-    data = np.array([len(made), *offsets], "<u4").tobytes() + text + b"".join(made)
+    result = [np.array([len(cell) for cell in row], "<u4").tobytes() + b"".join(row) for row in samples]
+    offsets = 8 + 4 * len(result) + len(text) + np.cumsum([0, *map(len, result)])
+    data = np.array([len(result), *offsets], "<u4").tobytes() + text + b"".join(result)
     (path / "shard.00000.mds").write_bytes(data)
     file = {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
-    shard = {**config, "samples": len(made), "raw_data": file, "zip_data": None, **more}
+    shard = {**config, "samples": len(result), "raw_data": file, "zip_data": None, **more}
     (path / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
     return path
 
 
 def first(key: str, value: Any) -> Callable[[Any], None]:
-    return lambda one: one["shards"][0].update({key: value})
+    return lambda row: row["shards"][0].update({key: value})
 
 
 def raw(key: str, value: Any) -> Callable[[Any], None]:
-    return lambda one: one["shards"][0]["raw_data"].update({key: value})
+    return lambda row: row["shards"][0]["raw_data"].update({key: value})
 
 
 @pytest.mark.parametrize(
@@ -355,12 +355,12 @@ def raw(key: str, value: Any) -> Callable[[Any], None]:
         first("column_sizes", [None, None]), first("column_sizes", [8]), first("column_names", ["n", "n"]),
         first("column_encodings", ["int", "ndarray:float32:99999999,99999999,9999999"]),
         first("column_encodings", ["int", "nonsense"]), first("column_encodings", None),
-        lambda one: one.update(version=3), lambda one: one.update(shards={"a": 1}),
-        lambda one: one.pop("shards"), lambda one: one["shards"].append({}),
-        lambda one: one["batchplant"].update(schema=[]),
-        lambda one: one["batchplant"].update(missing="n"), lambda one: one.update(batchplant=[]),
-        lambda one: one["batchplant"]["schema"][0].update(kind="text"),
-        lambda one: one["batchplant"]["schema"][0].update(optional=True),
+        lambda item: item.update(version=3), lambda item: item.update(shards={"a": 1}),
+        lambda item: item.pop("shards"), lambda row: row["shards"].append({}),
+        lambda row: row["batchplant"].update(schema=[]),
+        lambda row: row["batchplant"].update(missing="n"), lambda item: item.update(batchplant=[]),
+        lambda row: row["batchplant"]["schema"][0].update(kind="text"),
+        lambda row: row["batchplant"]["schema"][0].update(optional=True),
     ],
 )  # fmt: skip
 def test_an_index_that_lies(edit: Callable[[Any], None], tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_a_sample_that_lies(sizes: tuple[int, int], tmp_path: Path) -> None:
 def test_more_samples_than_there_is_room_for(tmp_path: Path) -> None:
     """Whoever shuffles them would take memory for all."""
     path = numbers(tmp_path / "a")
-    change(path, lambda one: one["shards"][0].update(samples=2**29))
+    change(path, lambda row: row["shards"][0].update(samples=2**29))
     with pytest.raises(bp.DamagedError, match="do not fit"):
         bp.open(path)
     change(path, raw("bytes", 2**32 - 1))
@@ -458,8 +458,8 @@ def test_a_bomb(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     if kind in layout.ARROW:
         pytest.importorskip("pyarrow")
     path = written(tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(8 << 20)}], compression=kind)
-    for said in (2**32 - 1, 5000):
-        change(path, raw("bytes", said))
+    for item in (2**32 - 1, 5000):
+        change(path, raw("bytes", item))
         with memory_bounded(1 << 20), bp.open(path) as reader, pytest.raises(bp.DamagedError):
             reader[0]
 

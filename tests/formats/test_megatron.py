@@ -57,7 +57,9 @@ def header(sequences: int, entries: int, code: int = 8, version: int = 1) -> byt
 
 
 def numbered(path: Path, documents: list[int], **options: Any) -> str:
-    samples = ({"tokens": sequence(n), "document": one, "mode": n % 2} for n, one in enumerate(documents))
+    samples = (
+        {"tokens": sequence(n), "document": document, "mode": n % 2} for n, document in enumerate(documents)
+    )
     return write(path, samples, NUMBERED, **options)
 
 
@@ -66,23 +68,23 @@ def numbered(path: Path, documents: list[int], **options: Any) -> str:
 
 @pytest.mark.parametrize("name", ["plain.idx", "plain.bin", "plain"])
 def test_sequences_of_megatron_opened_by_either_file_or_the_name_they_share(name: str) -> None:
-    with bp.open(OURS / name) as found:
-        assert found.format == "megatron"
-        assert dict(found.schema) == {"tokens": bp.Tensor("uint16", (None,))}
-        assert [one["tokens"].tolist() for one in found] == [
+    with bp.open(OURS / name) as reader:
+        assert reader.format == "megatron"
+        assert dict(reader.schema) == {"tokens": bp.Tensor("uint16", (None,))}
+        assert [row["tokens"].tolist() for row in reader] == [
             [0, 7, 14], [], [0, 7, 14, 21, 28, 35, 42, 49], [0]
         ]  # fmt: skip
-        assert found.facts() == {"dtype": "uint16", "tokens": 12, "documents": 4}
-    with bp.open(str(OURS / "plain"), format="megatron") as found:
-        assert len(found) == 4
+        assert reader.facts() == {"dtype": "uint16", "tokens": 12, "documents": 4}
+    with bp.open(str(OURS / "plain"), format="megatron") as reader:
+        assert len(reader) == 4
 
 
 def test_documents_and_modes_of_megatron() -> None:
-    with bp.open(OURS / "parts.idx") as found:
-        assert list(found.schema) == ["tokens", "document", "mode"]
-        assert [one["document"] for one in found] == [0, 0, 1, 2, 2, 2]
-        assert [one["mode"] for one in found] == [0, 1, 1, 0, 0, 1]
-        assert [len(one["tokens"]) for one in found] == [2, 3, 4, 1, 1, 5]
+    with bp.open(OURS / "parts.idx") as reader:
+        assert list(reader.schema) == ["tokens", "document", "mode"]
+        assert [row["document"] for row in reader] == [0, 0, 1, 2, 2, 2]
+        assert [row["mode"] for row in reader] == [0, 1, 1, 0, 0, 1]
+        assert [len(row["tokens"]) for row in reader] == [2, 3, 4, 1, 1, 5]
         assert bp.verify(OURS / "parts.idx").ok
 
 
@@ -99,9 +101,11 @@ def test_megatron_reads_what_we_write(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         theirs = pytest.importorskip("megatron.core.datasets.indexed_dataset")
     path = numbered(tmp_path / "a.idx", [0, 0, 1, 4, 4])
-    found = theirs.IndexedDataset(path.removesuffix(".idx"), multimodal=True)
-    assert [(one.tolist(), int(mode)) for one, mode in found] == [(list(range(n)), n % 2) for n in range(5)]
-    assert found.document_indices.tolist() == [0, 2, 3, 3, 3, 5]
+    indexed_dataset = theirs.IndexedDataset(path.removesuffix(".idx"), multimodal=True)
+    assert [(item.tolist(), int(mode)) for item, mode in indexed_dataset] == [
+        (list(range(n)), n % 2) for n in range(5)
+    ]
+    assert indexed_dataset.document_indices.tolist() == [0, 2, 3, 3, 3, 5]
 
 
 # -- documents ---------------------------------------------------------------------------------------------
@@ -109,14 +113,14 @@ def test_megatron_reads_what_we_write(tmp_path: Path) -> None:
 
 def test_documents_without_sequences_keep_their_numbers(tmp_path: Path) -> None:
     path = numbered(tmp_path / "a.idx", [2, 2, 5, 9], checksums=True)
-    assert [one["document"] for one in bp.open(path)] == [2, 2, 5, 9]
+    assert [sample["document"] for sample in bp.open(path)] == [2, 2, 5, 9]
     assert bp.verify(path).ok
     bp.convert(path, tmp_path / "b.idx")
     assert (tmp_path / "b.idx").read_bytes() == (tmp_path / "a.idx").read_bytes()
 
 
 def test_as_many_documents_as_sequences_that_are_not_one_each(tmp_path: Path) -> None:
-    assert [one["document"] for one in bp.open(numbered(tmp_path / "a.idx", [0, 0, 2]))] == [0, 0, 2]
+    assert [sample["document"] for sample in bp.open(numbered(tmp_path / "a.idx", [0, 0, 2]))] == [0, 0, 2]
 
 
 @pytest.mark.parametrize("documents", [[], [0], [0, 1, 2], [0, 0, 2]])
@@ -125,20 +129,20 @@ def test_a_field_that_was_written_is_read(documents: list[int], tmp_path: Path) 
     schema = {**TOKENS, "document": bp.Int()}
 
     def samples(numbers: list[int]) -> list[dict[str, Any]]:
-        return [{"tokens": sequence(3), "document": one} for one in numbers]
+        return [{"tokens": sequence(3), "document": number} for number in numbers]
 
     path = write(tmp_path / "a.idx", samples(documents), schema, checksums=True)
     assert dict(bp.open(path).schema) == schema
     assert bp.verify(path).ok
     write(tmp_path / "a.idx", samples([2, 3]), schema, mode="append")
-    assert [one["document"] for one in bp.open(path)] == [*documents, 2, 3]
+    assert [sample["document"] for sample in bp.open(path)] == [*documents, 2, 3]
     assert bp.verify(path).ok
 
 
 def test_the_field_can_be_asked_for_or_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.idx", [{"tokens": sequence(n)} for n in range(3)])
     assert list(bp.open(path).schema) == ["tokens"]
-    assert [one["document"] for one in bp.open(path, documents=True)] == [0, 1, 2]
+    assert [sample["document"] for sample in bp.open(path, documents=True)] == [0, 1, 2]
     assert list(bp.open(OURS / "parts", documents=False).schema) == ["tokens", "mode"]
 
 
@@ -169,7 +173,7 @@ def test_tokens_are_stored_as_asked_for_if_all_fit(tmp_path: Path) -> None:
     with bp.create(tmp_path / "b.idx", schema, dtype="uint16", on_error="skip") as out:
         for sample in (*good[:2], {"tokens": np.array([1, -1])}, good[3]):
             out.append(sample)
-    assert [len(one["tokens"]) for one in bp.open(tmp_path / "b.idx")] == [0, 1, 3]
+    assert [len(sample["tokens"]) for sample in bp.open(tmp_path / "b.idx")] == [0, 1, 3]
     with pytest.raises(bp.OptionError, match=r"dtype is one of .*uint16.*not 'uint24'"):
         bp.create(tmp_path / "c.idx", schema, dtype="uint24")
     with pytest.raises(bp.OptionError, match="float32 are not stored as uint16"):
@@ -191,16 +195,16 @@ def test_ids_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     schema = {"input_ids": bp.Tensor("int64", (None,), optional=True), "document": bp.Int(optional=True)}
     ids = [[1, 2, 3], [], [4], None]
     with bp.create(tmp_path / "a.jsonl", schema) as out:
-        for number, one in enumerate(ids):
-            tokens = None if one is None else np.array(one, np.int64)
+        for number, item in enumerate(ids):
+            tokens = None if item is None else np.array(item, np.int64)
             out.append({"input_ids": tokens, "document": number // 2})
     how = {"rename": {"input_ids": "tokens"}, "target_options": {"dtype": "uint16"}}
     with pytest.raises(bp.EncodeError, match="sample 3, field 'tokens': it is missing"):
         bp.convert(tmp_path / "a.jsonl", tmp_path / "a.idx", **how)
     done = bp.convert(tmp_path / "a.jsonl", tmp_path / "a.idx", on_error="skip", **how)
     assert len(done.skipped) == 1
-    assert [one["tokens"].tolist() for one in bp.open(tmp_path / "a.idx")] == ids[:3]
-    assert [one["document"] for one in bp.open(tmp_path / "a.idx")] == [0, 0, 1]
+    assert [sample["tokens"].tolist() for sample in bp.open(tmp_path / "a.idx")] == ids[:3]
+    assert [sample["document"] for sample in bp.open(tmp_path / "a.idx")] == [0, 0, 1]
     assert main(["convert", str(tmp_path / "a.idx"), str(tmp_path / "b.idx"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["bytes"] == sum((tmp_path / name).stat().st_size for name in ("b.idx", "b.bin"))
@@ -209,7 +213,7 @@ def test_ids_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "schema", "said"),
+    ("name", "schema", "message"),
     [
         ("a.idx", {"input_ids": bp.Tensor("int32", (None,))}, "--rename input_ids=tokens"),
         ("a.idx", {**TOKENS, "text": bp.Text()}, "leave 'text' out"),
@@ -220,8 +224,8 @@ def test_ids_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("a.bin", TOKENS, "NAME.idx"),
     ],
 )
-def test_what_it_does_not_hold(name: str, schema: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(bp.BatchplantError, match=said):
+def test_what_it_does_not_hold(name: str, schema: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(bp.BatchplantError, match=message):
         bp.create(tmp_path / name, schema, format="megatron")
     assert os.listdir(tmp_path) == []
 
@@ -240,14 +244,14 @@ def test_the_new_follows_the_old(tmp_path: Path) -> None:
     with pytest.raises(bp.EncodeError, match="document 0 comes after 1"):
         numbered(tmp_path / "a.idx", [0], mode="append")
     numbered(tmp_path / "a.idx", [1, 2, 2], mode="append")
-    with bp.open(path) as found:
-        assert [one["document"] for one in found] == [0, 1, 1, 1, 2, 2]
-        assert [one["tokens"].tolist() for one in found] == [list(range(n % 3)) for n in range(6)]
-        assert [one["mode"] for one in found] == [0, 1, 0, 0, 1, 0]
+    with bp.open(path) as reader:
+        assert [row["document"] for row in reader] == [0, 1, 1, 1, 2, 2]
+        assert [row["tokens"].tolist() for row in reader] == [list(range(n % 3)) for n in range(6)]
+        assert [row["mode"] for row in reader] == [0, 1, 0, 0, 1, 0]
     assert (tmp_path / "a.bin").read_bytes().startswith(old)
     assert bp.verify(path).ok
     assert len(before.refresh()) == 6
-    assert [one["document"] for one in before] == [0, 1, 1]
+    assert [row["document"] for row in before] == [0, 1, 1]
     with pytest.raises(bp.BatchplantError, match="field 'tokens'"):
         bp.create(path, {**NUMBERED, "tokens": bp.Tensor("int64", (None,))}, mode="append")
     with pytest.raises(bp.OptionError, match="its tokens are int32, not uint16"):
@@ -271,7 +275,7 @@ def test_shards_and_folders(tmp_path: Path) -> None:
             out.append(sample)
     assert len(os.listdir(tmp_path)) == 6
     for path in (tmp_path, tmp_path / "*", tmp_path / "*.idx", tmp_path / "*.bin"):
-        assert [len(one["tokens"]) for one in bp.open(path)] == list(range(7)), path
+        assert [len(sample["tokens"]) for sample in bp.open(path)] == list(range(7)), path
 
 
 # -- for training ------------------------------------------------------------------------------------------
@@ -281,17 +285,17 @@ def test_lengths_are_known_and_rows_are_packed(tmp_path: Path, monkeypatch: pyte
     rng = np.random.default_rng(0)
     samples = [{"tokens": 1 + rng.integers(0, 99, n).astype(np.int32)} for n in rng.integers(0, 40, 50)]
     path = write(tmp_path / "a.idx", samples)
-    with bp.open(path) as found, monkeypatch.context() as patch:
-        patch.setattr(type(found), "_read", None)
-        assert are_known(found, ["tokens"])
-        lengths = [len(one["tokens"]) for one in samples]
-        assert sizes_of(found, ["tokens"], np.arange(50)).tolist() == [4 * n for n in lengths]
+    with bp.open(path) as reader, monkeypatch.context() as patch:
+        patch.setattr(type(reader), "_read", None)
+        assert are_known(reader, ["tokens"])
+        lengths = [len(sample["tokens"]) for sample in samples]
+        assert sizes_of(reader, ["tokens"], np.arange(50)).tolist() == [4 * n for n in lengths]
     loader = bp.Loader(bp.open(path), 4, order="random", pack=Pack(64, eos=0))
     rows = [batch["tokens"] for batch in loader]
     loader.close()
-    seen = np.concatenate([one.reshape(-1) for one in rows])
+    seen = np.concatenate([row.reshape(-1) for row in rows])
     assert sorted(seen[seen > 0].tolist()) == sorted(
-        np.concatenate([one["tokens"] for one in samples]).tolist()
+        np.concatenate([sample["tokens"] for sample in samples]).tolist()
     )
 
 
@@ -302,17 +306,17 @@ def test_read_from_a_bucket_by_ranges(
     for suffix in (".idx", ".bin"):
         bucket.put(f"set/a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
     with bp.open(path) as near:
-        expected = [(one["tokens"].tolist(), one["document"], one["mode"]) for one in near]
+        expected = [(row["tokens"].tolist(), row["document"], row["mode"]) for row in near]
     for max_bytes in (megatron.Index.max_fetched_bytes, 0):
         monkeypatch.setattr(megatron.Index, "max_fetched_bytes", max_bytes)
         for name in ("a.idx", "a.bin"):
             with bp.open(f"{bucket.url}/set/{name}", endpoint=bucket.endpoint) as far:
-                assert [(one["tokens"].tolist(), one["document"], one["mode"]) for one in far] == expected
+                assert [(row["tokens"].tolist(), row["document"], row["mode"]) for row in far] == expected
                 assert far.spans("tokens", [3]).size.tolist() == [12]
         rows = []
         for place, options in ((path, {}), (f"{bucket.url}/set/a.idx", {"endpoint": bucket.endpoint})):
-            with bp.open(place, **options) as found:
-                loader = bp.Loader(found, 2, order="random", seed=1, pack=Pack(64, eos=0))
+            with bp.open(place, **options) as reader:
+                loader = bp.Loader(reader, 2, order="random", seed=1, pack=Pack(64, eos=0))
                 rows.append([batch["tokens"].tolist() for batch in loader])
                 loader.close()
         assert rows[0] == rows[1]
@@ -322,7 +326,7 @@ def test_read_from_a_bucket_by_ranges(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"MMIDIDX\0", "does not begin with MMIDIDX"),
         (megatron.MAGIC + bytes(10), "ends inside of its header"),
@@ -337,10 +341,10 @@ def test_read_from_a_bucket_by_ranges(
         (header(1, 2) + struct.pack("<iqqq", 1, 2**63 - 1, 0, 1), "lie at 9223372036854775807"),
     ],
 )  # fmt: skip
-def test_hostile_indexes(content: bytes, said: str, tmp_path: Path) -> None:
+def test_hostile_indexes(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.idx").write_bytes(content)
     (tmp_path / "a.bin").write_bytes(bytes(4))
-    with memory_bounded(1 << 10), pytest.raises(bp.DamagedError, match=said) as told:
+    with memory_bounded(1 << 10), pytest.raises(bp.DamagedError, match=message) as told:
         bp.open(tmp_path / "a.idx", format="megatron")
     assert told.value.path == str(tmp_path / "a.idx")
 
@@ -351,25 +355,25 @@ def test_sequences_upon_each_other_take_no_memory(tmp_path: Path) -> None:
     entries += np.arange(count + 1).astype("<i8").tobytes()
     (tmp_path / "a.idx").write_bytes(header(count, count + 1) + entries)
     (tmp_path / "a.bin").write_bytes(bytes(size))
-    with bp.open(tmp_path / "a.idx") as found:
-        assert len(found[7]["tokens"]) == size // 2
+    with bp.open(tmp_path / "a.idx") as reader:
+        assert len(reader[7]["tokens"]) == size // 2
         with memory_bounded(size), pytest.raises(bp.DamagedError, match="upon each other"):
-            found.read(range(count))
+            reader.read(range(count))
 
 
 @pytest.mark.parametrize(
-    ("documents", "said"),
+    ("documents", "message"),
     [([0, 2, 1, 3], "1 comes after 2"), ([1, 2, 3], "1 comes after 0"), ([0, 2], "2 sequences, and there"),
      ([0, 4], "4 sequences"), ([0, -1, 3], "-1 comes after 0")],
 )  # fmt: skip
-def test_lists_of_documents_that_are_wrong(documents: list[int], said: str, tmp_path: Path) -> None:
+def test_lists_of_documents_that_are_wrong(documents: list[int], message: str, tmp_path: Path) -> None:
     sound = struct.pack("<3i3q", 1, 1, 0, 0, 2, 4)
     listed = np.array(documents, "<i8").tobytes()
     (tmp_path / "a.idx").write_bytes(header(3, len(documents)) + sound + listed)
     (tmp_path / "a.bin").write_bytes(bytes(4))
-    found = bp.verify(tmp_path / "a.idx").problems
-    assert said in found[0].message
-    assert found[0].offset is not None
+    result = bp.verify(tmp_path / "a.idx").problems
+    assert message in result[0].message
+    assert result[0].offset is not None
     with bp.open(tmp_path / "a.idx") as opened:
         for row in range(3):
             with contextlib.suppress(bp.DamagedError):
@@ -413,10 +417,10 @@ def test_a_billion_sequences_open_without_being_read(tmp_path: Path) -> None:
         pytest.skip("no sparse files here")
     (tmp_path / "a.bin").write_bytes(b"")
     before = resident_memory("VmHWM")
-    with bp.open(tmp_path / "a.idx") as found:
-        assert len(found) == count
-        assert list(found.schema) == ["tokens"]
-        assert found.read([count - 1, 3])["tokens"].sizes.tolist() == [0, 0]
+    with bp.open(tmp_path / "a.idx") as reader:
+        assert len(reader) == count
+        assert list(reader.schema) == ["tokens"]
+        assert reader.read([count - 1, 3])["tokens"].sizes.tolist() == [0, 0]
     assert resident_memory("VmHWM") - before < 64 << 20
 
 

@@ -31,7 +31,7 @@ class TestGzip(FormatSuite):
 
 
 def stream(path, records, **options):
-    path.write_bytes(b"".join(msgpack.packb(one, **options) for one in records))
+    path.write_bytes(b"".join(msgpack.packb(record, **options) for record in records))
     return path
 
 
@@ -140,10 +140,12 @@ def test_fields_are_inferred(values, field, read, tmp_path):
     path = stream(tmp_path / "a.msgpack", [{"x": value, "n": 1} for value in values])
     with bp.open(path) as reader:
         assert reader.schema["x"] == field
-        found = [sample["x"] for sample in reader]
-        found = [one.tolist() if isinstance(one, np.ndarray) else one for one in found]
-        assert found == (values if read is None else read)
-        assert [type(one) for one in found] == [type(one) for one in (values if read is None else read)]
+        actual = [sample["x"] for sample in reader]
+        actual = [item.tolist() if isinstance(item, np.ndarray) else item for item in actual]
+        assert actual == (values if read is None else read)
+        assert [type(item) for item in actual] == [
+            type(value) for value in (values if read is None else read)
+        ]
     # And the same, where there are no maps around the values.
     if any(isinstance(value, dict) for value in values):
         return
@@ -153,7 +155,7 @@ def test_fields_are_inferred(values, field, read, tmp_path):
 
 
 def test_images_are_found_by_their_bytes(tmp_path):
-    records = [{"image": one, "mixed": other} for one, other in [(IMAGE, IMAGE), (IMAGE, png(3, 4, 3))]]
+    records = [{"image": item, "mixed": other} for item, other in [(IMAGE, IMAGE), (IMAGE, png(3, 4, 3))]]
     with bp.open(stream(tmp_path / "a.msgpack", records)) as reader:
         assert reader.schema == bp.Schema(image=bp.Image("jpeg"), mixed=bp.Image())
         spans, data = reader.spans("image", [1]), Path(reader.path).read_bytes()
@@ -260,8 +262,8 @@ def test_msgpack_reads_what_we_write(way, suffix, tmp_path):
     check_samples(bp.open(path), SCHEMA, SAMPLES)
     hook = msgpack_numpy.decode if way == "msgpack-numpy" else None
     with (gzip.open if suffix.endswith("gz") else open)(path, "rb") as file:
-        found = list(msgpack.Unpacker(file, object_hook=hook))
-    for sample, read in zip(SAMPLES, found, strict=True):
+        result = list(msgpack.Unpacker(file, object_hook=hook))
+    for sample, read in zip(SAMPLES, result, strict=True):
         assert list(read) == list(SCHEMA)
         assert json.loads(read.pop("meta")) == sample["meta"]
         x, raw = read.pop("x"), read.pop("raw")
@@ -290,9 +292,11 @@ def test_arrays_in_the_way_of_msgpack_numpy(case, tmp_path):
 def test_pixels_of_others_as_images(tmp_path):
     path = tmp_path / "a.msgpack"
     images = [pixels(4, 5, 3), pixels(2, 3)]
-    stream(path, [{"image": one} for one in images], default=msgpack_numpy.encode)
+    stream(path, [{"image": image} for image in images], default=msgpack_numpy.encode)
     with bp.open(path, schema={"image": bp.Image(mode=None)}) as reader:
-        assert all(np.array_equal(sample["image"], one) for sample, one in zip(reader, images, strict=True))
+        assert all(
+            np.array_equal(sample["image"], image) for sample, image in zip(reader, images, strict=True)
+        )
         assert reader.spans("image").shape.tolist() == [[4, 5, 3], [2, 3, 1]]
 
 

@@ -85,9 +85,9 @@ def test_damaged_blocks(kind, tmp_path):
     ("compression", "suffix"), first(2, [("auto", ".n5.zip"), *((kind, ".n5") for kind in n5.PACKINGS)])
 )
 def test_every_kind_comes_back(compression, suffix, tmp_path):
-    cases = [one for one in all_cases().values() if len(one[1]) >= 2]
+    cases = [case for case in all_cases().values() if len(case[1]) >= 2]
     schema = {f"f{n}": field for n, (field, _) in enumerate(cases)}
-    samples = [{f"f{n}": one[row % len(one)] for n, (_, one) in enumerate(cases)} for row in range(7)]
+    samples = [{f"f{n}": item[row % len(item)] for n, (_, item) in enumerate(cases)} for row in range(7)]
     path = tmp_path / f"a{suffix}"
     with bp.create(path, schema, compression=compression, chunk_samples=3) as out:
         for sample in samples:
@@ -148,7 +148,7 @@ def test_below_a_url(tmp_path):
         for n in range(9):
             out.append({"n": n, "image": jpeg()})
     memory = fsspec.filesystem("memory")
-    for file in [one for one in (tmp_path / "a.n5").rglob("*") if one.is_file()]:
+    for file in [path for path in (tmp_path / "a.n5").rglob("*") if path.is_file()]:
         memory.pipe(f"/x.n5/{file.relative_to(tmp_path / 'a.n5')}", file.read_bytes())
     try:
         with bp.open("memory://x.n5") as reader:
@@ -174,7 +174,7 @@ def test_processes_write_ranges_of_one_dataset(tmp_path):
     path = str(tmp_path / "a.n5")
     n5.allocate(path, {"n": bp.Int(), "ok": bp.Bool()}, 500, chunk_samples=30)
     commands = [[sys.executable, "-c", WRITES_A_PART, path, str(part)] for part in range(2)]
-    assert [one.returncode for one in processes.run_together(*commands)] == [0] * 2
+    assert [item.returncode for item in processes.run_together(*commands)] == [0] * 2
     with bp.open(path) as reader:
         assert reader.read(range(500))["n"].tolist() == list(range(500))
         assert reader.read(range(500))["ok"].tolist() == [n % 2 == 0 for n in range(500)]

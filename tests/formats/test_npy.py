@@ -92,7 +92,7 @@ def test_structures_in_structures_and_single_values(saved):
     array["a"]["b"] = [1, 2, 3]
     with saved(array) as reader:
         assert list(reader.schema) == ["a.b", "a.c", "d"]
-        assert [one["a.b"] for one in reader] == [1, 2, 3]
+        assert [sample["a.b"] for sample in reader] == [1, 2, 3]
         spans = reader.spans("a.b", [2])
         data = Path(spans.files[0]).read_bytes()
         assert data[spans.start[0] : spans.start[0] + spans.size[0]] == (3).to_bytes(4, "little")
@@ -135,10 +135,10 @@ def test_object_arrays_are_opened_only_by_leave(saved):
     with saved(ragged, allow_pickle=True) as reader:
         assert dict(reader.schema) == {"data": bp.Tensor("int64", (None,))}
         assert reader[1]["data"].tolist() == [0, 1, 2, 3, 4]
-    one = Harmless()
-    one.x = 1
+    harmless = Harmless()
+    harmless.x = 1
     with pytest.raises(bp.UnsafeError):
-        saved(np.array([one], dtype=object))
+        saved(np.array([harmless], dtype=object))
     assert Harmless.loaded == 0
 
 

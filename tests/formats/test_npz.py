@@ -76,7 +76,7 @@ def test_arrays_of_differing_length_have_to_be_chosen(tmp_path):
     with pytest.raises(bp.SchemaError, match=r"x 4, y 4, mean 3\); choose equal ones with fields"):
         bp.open(tmp_path / "a.npz", as_tensors=False)
     # All of them together are no columns, but the tensors of a model.
-    assert [one["name"] for one in bp.open(tmp_path / "a.npz")] == ["x", "y", "mean"]
+    assert [sample["name"] for sample in bp.open(tmp_path / "a.npz")] == ["x", "y", "mean"]
     with bp.open(tmp_path / "a.npz", fields=["y", "x"]) as reader:
         assert list(reader.schema) == ["y", "x"]
         assert reader[3] == {"y": 3.0, "x": 3}
@@ -116,7 +116,7 @@ def test_fields_of_structured_arrays_are_columns(tmp_path):
     np.savez(tmp_path / "alone.npz", rows)
     with bp.open(tmp_path / "alone.npz") as reader:
         assert dict(reader.schema) == kinds
-        assert [(one["n"], one["at.y"], one["s"]) for one in reader] == [
+        assert [(sample["n"], sample["at.y"], sample["s"]) for sample in reader] == [
             (1, 0.5, b"a"),
             (2, 1, b"bc"),
             (3, 1.5, b""),
@@ -124,7 +124,10 @@ def test_fields_of_structured_arrays_are_columns(tmp_path):
     assert list(bp.open(tmp_path / "alone.npz", fields=["n"])) == [{"n": 1}, {"n": 2}, {"n": 3}]
     np.savez_compressed(tmp_path / "both.npz", t=rows, label=np.arange(3))
     with bp.open(tmp_path / "both.npz") as reader:
-        assert dict(reader.schema) == {**{f"t.{name}": one for name, one in kinds.items()}, "label": bp.Int()}
+        assert dict(reader.schema) == {
+            **{f"t.{name}": kind for name, kind in kinds.items()},
+            "label": bp.Int(),
+        }
         assert reader[2]["t.at.y"] == 1.5
     assert list(bp.open(tmp_path / "both.npz", fields=["t"]).schema) == [f"t.{name}" for name in kinds]
     assert bp.open(tmp_path / "both.npz", fields=["label", "t.n"])[1] == {"label": 1, "t.n": 2}

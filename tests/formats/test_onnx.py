@@ -72,16 +72,16 @@ def test_every_dtype_in_both_ways_of_storing():
     expected = json.loads((GOLDEN / "types.json").read_text())
     with bp.open(GOLDEN / "types.onnx") as reader:
         assert dict(reader.schema) == dict(TENSORS)
-        found = {one["name"]: one for one in reader}
-        assert len(found) == 2 * len(expected) + 2
+        result = {sample["name"]: sample for sample in reader}
+        assert len(result) == 2 * len(expected) + 2
         for dtype, data in expected.items():
             for way in ("raw", "typed"):
-                one = found[f"{way}.{dtype}"]
+                one = result[f"{way}.{dtype}"]
                 assert (one["dtype"], one["shape"].tolist(), one["data"].hex()) == (dtype, [3, 5], data)
-        assert found["empty"]["shape"].tolist() == [0, 3]
+        assert result["empty"]["shape"].tolist() == [0, 3]
         assert reader.tensors()["scalar"] == -5
         assert reader.facts()["text tensors"] == {"texts": "(2)"}
-        rows = {one["name"]: row for row, one in enumerate(reader)}
+        rows = {sample["name"]: row for row, sample in enumerate(reader)}
         for dtype, in_place in (("float32", True), ("complex128", True), ("int64", False), ("bool", False)):
             assert reader.spans("data", [rows[f"raw.{dtype}"]]) is not None
             assert (reader.spans("data", [rows[f"typed.{dtype}"]]) is not None) == in_place, dtype
@@ -100,8 +100,8 @@ def test_spans_are_where_the_values_are():
 def test_graphs_in_graphs_and_what_info_shows():
     path = GOLDEN / "branches.onnx"
     with bp.open(path) as reader:
-        found = {name: float(array[0, 0]) for name, array in reader.tensors().items()}
-        assert found == {"top": 0.5, "choose.then_branch.w": 1.0, "choose.else_branch.w": 2.0}
+        actual = {name: float(array[0, 0]) for name, array in reader.tensors().items()}
+        assert actual == {"top": 0.5, "choose.then_branch.w": 1.0, "choose.else_branch.w": 2.0}
         facts = reader.facts()
         assert facts["inputs"] == {"x": "float32 (batch, 2)", "flag": "bool ()"}
         assert facts["outputs"] == {"y": "float32 (batch, ?)"}
@@ -135,7 +135,7 @@ def test_threads_pickles_and_processes(tmp_path):
     shutil.copy(GOLDEN / "types.onnx", path)
     with bp.open(path) as reader, ThreadPoolExecutor(8) as pool:
         expected = cells(reader)
-        assert all(found == expected for found in pool.map(lambda _: cells(reader), range(32)))
+        assert all(item == expected for item in pool.map(lambda _: cells(reader), range(32)))
         script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
         script += "sys.stdout.buffer.write(pickle.dumps(cells(pickle.load(sys.stdin.buffer))))"
         done = processes.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
@@ -228,7 +228,7 @@ def test_links_out_of_the_folder_have_to_be_allowed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("text", "message"),
     [
         ({"location": "none.bin"}, "is missing"),
         ({"location": "pipe"}, "is missing"),
@@ -241,11 +241,11 @@ def test_links_out_of_the_folder_have_to_be_allowed(tmp_path):
         ({"location": "w.bin", "length": "99999999999999999"}, "bytes are not float32"),
     ],
 )
-def test_external_data_that_is_not_there(said, message, tmp_path):
+def test_external_data_that_is_not_there(text, message, tmp_path):
     (tmp_path / "w.bin").write_bytes(bytes(8))
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    path = model(tmp_path / "a.onnx", tensor("w", external(**said)))
+    path = model(tmp_path / "a.onnx", tensor("w", external(**text)))
     with pytest.raises(bp.DamagedError, match=message) as caught:
         bp.open(path)
     assert "tensor 'w'" in str(caught.value)
@@ -279,8 +279,8 @@ def test_what_we_write_the_library_reads(outside, tmp_path):
         assert reader.spans("data") is not None
         assert dict(reader.facts()["opsets"]) == {"ai.onnx": 28}
     loaded = onnx.load(target)
-    expected = {one["name"]: one["data"] for one in bp.open(GOLDEN / "types.onnx")}
-    assert {one.name: one.raw_data for one in loaded.graph.initializer} == expected
+    expected = {sample["name"]: sample["data"] for sample in bp.open(GOLDEN / "types.onnx")}
+    assert {item.name: item.raw_data for item in loaded.graph.initializer} == expected
 
 
 def test_the_oldest_version_that_has_the_dtypes(tmp_path):
@@ -340,8 +340,8 @@ def test_any_names_and_shapes(shapes, outside):
         with bp.create(f"{folder}/a.onnx", TENSORS, external=outside) as out:
             for name in names:
                 out.append(from_array(name, np.full(shapes[name], 7, np.uint16)))
-        found = bp.open(f"{folder}/a.onnx").tensors()
-        assert [(name, array.shape, set(array.reshape(-1))) for name, array in found.items()] == [
+        result = bp.open(f"{folder}/a.onnx").tensors()
+        assert [(name, array.shape, set(array.reshape(-1))) for name, array in result.items()] == [
             (name, tuple(shapes[name]), {7} if 0 not in shapes[name] else set()) for name in names
         ]
 
@@ -357,7 +357,7 @@ def test_to_other_formats_and_back_bit_by_bit(suffix, tmp_path):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
     with bp.open(GOLDEN / "types.onnx") as reader:
-        rows = [row for row, one in enumerate(reader) if one["dtype"] not in lacking]
+        rows = [row for row, sample in enumerate(reader) if sample["dtype"] not in lacking]
         chosen = reader.subset(rows)
         assert len(rows) > 20
         bp.convert(chosen, tmp_path / f"a{suffix}")
@@ -440,9 +440,9 @@ def test_every_tensor_is_an_output(tmp_path):
     arrays = written(tmp_path / "a.onnx")
     model = onnx.load(tmp_path / "a.onnx")
     onnx.checker.check_model(model, full_check=True)
-    assert [one.name for one in model.graph.initializer] == list(arrays)
-    outputs = {one.name: one.type.tensor_type for one in model.graph.output}
-    assert {name: [d.dim_value for d in one.shape.dim] for name, one in outputs.items()} == {
+    assert [item.name for item in model.graph.initializer] == list(arrays)
+    outputs = {item.name: item.type.tensor_type for item in model.graph.output}
+    assert {name: [d.dim_value for d in output.shape.dim] for name, output in outputs.items()} == {
         name: list(array.shape) for name, array in arrays.items()
     }
     with bp.open(tmp_path / "a.onnx") as data:
@@ -455,7 +455,7 @@ def test_onnx_runtime_opens_what_we_write(external, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     arrays = written(tmp_path / "a.onnx", target_options={"external": external})
     session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"))
-    outputs = dict(zip([one.name for one in session.get_outputs()], session.run(None, {}), strict=True))
+    outputs = dict(zip([output.name for output in session.get_outputs()], session.run(None, {}), strict=True))
     assert outputs.keys() == arrays.keys()
     assert all(np.array_equal(outputs[name], array) for name, array in arrays.items())
 
@@ -484,7 +484,7 @@ def test_damage_gives_errors_or_values(damage, tmp_path):
 
         data = memoryview(file.read_bytes())
         # A message has no end of its own: without its last fields it is a message still.
-        ends = {one.end for one in protobuf.parts(data, 0, len(data))} if file == path else set()
+        ends = {part.end for part in protobuf.parts(data, 0, len(data))} if file == path else set()
         for what, good in survive(itertools.islice(damage(file), 700 if damage is cuts else 120), bounded):
             noticed = not good or damage is flips or file.stat().st_size in ends
             assert noticed, f"unnoticed: {what}"
@@ -510,15 +510,15 @@ def test_flips_in_typed_values(tmp_path):
 def test_varints_all_at_once(values):
     packed = np.frombuffer(b"".join(map(protobuf.varint, values)), np.uint8)
     assert protobuf.unpack(packed, 0).tolist() == values
-    at, found = 0, []
+    at, actual = 0, []
     while at < len(packed):
         value, at = protobuf.read_varint(packed.data, at, len(packed))
-        found.append(protobuf.signed(value))
-    assert found == values
+        actual.append(protobuf.signed(value))
+    assert actual == values
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_as_a_message(data):
     with contextlib.suppress(bp.DamagedError):
-        found = list(protobuf.parts(memoryview(data), 0, len(data)))
-        assert all(one.number > 0 and one.start <= one.end <= len(data) for one in found)
+        result = list(protobuf.parts(memoryview(data), 0, len(data)))
+        assert all(item.number > 0 and item.start <= item.end <= len(data) for item in result)

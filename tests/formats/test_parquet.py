@@ -98,12 +98,12 @@ def test_numbers_that_are_missing_inside_of_lists(name, tmp_path):
     with bp.open(path) as reader:
         assert [field.kind for field in reader.schema.values()][:2] == ["list", "tensor"]
         assert reader.schema["sound"].kind == "tensor"
-        found = list(reader)
-    assert [one["whole"] for one in found] == [[1, 2], [3, None], None, []]
-    np.testing.assert_array_equal(found[0]["real"], np.array([1, np.nan], np.float32))
-    assert found[2]["real"] is None
-    assert found[1]["sound"].tolist() == [3]
-    assert [None if one["fixed"] is None else one["fixed"].tolist() for one in found] == [
+        result = list(reader)
+    assert [row["whole"] for row in result] == [[1, 2], [3, None], None, []]
+    np.testing.assert_array_equal(result[0]["real"], np.array([1, np.nan], np.float32))
+    assert result[2]["real"] is None
+    assert result[1]["sound"].tolist() == [3]
+    assert [None if row["fixed"] is None else row["fixed"].tolist() for row in result] == [
         [1, 2], [3, 4], None, [5, 6],
     ]  # fmt: skip
 
@@ -211,7 +211,7 @@ def test_row_groups_are_as_large_as_asked_for_however_large_the_batches(tmp_path
             out.append(Columns(n=np.arange(start, start + 1000), b=cells))
         out.append(Columns(n=np.arange(50), b=Ragged(cells.data[:5000], cells.offsets[:51])))
     about = pq.ParquetFile(tmp_path / "a.parquet").metadata
-    assert [about.row_group(one).num_rows for one in range(about.num_row_groups)] == [*[100] * 20, 50]
+    assert [about.row_group(number).num_rows for number in range(about.num_row_groups)] == [*[100] * 20, 50]
     with bp.open(tmp_path / "a.parquet") as reader:
         assert reader.read(np.arange(2050))["n"].tolist() == [*range(2000), *range(50)]
 
@@ -258,13 +258,13 @@ def test_a_quasi_random_epoch_decodes_each_group_once(tmp_path, monkeypatch):
     with bp.open(grouped(tmp_path / "a.parquet")) as reader:
         seen = loads(reader, monkeypatch)
         order = bp.order.quasi_random(len(reader), seed=1, epoch=0, blocks=reader.blocks(), window=4)
-        found = []
+        actual = []
         for start in range(0, 1000, 64):
             batch = reader.read(order.take(np.arange(start, min(start + 64, 1000))))
             assert [cell[0] for cell in batch["b"]] == (batch["n"] % 256).tolist()
-            found += batch["n"].tolist()
-        assert sorted(found) == list(range(1000))
-        assert found != sorted(found)
+            actual += batch["n"].tolist()
+        assert sorted(actual) == list(range(1000))
+        assert actual != sorted(actual)
         assert len(seen) == 10
 
 
@@ -287,9 +287,9 @@ def test_missing_cells_of_several_groups(tmp_path):
         assert reader.facts()["row groups"] > 3
         for n in np.random.default_rng(0).permutation(90)[:30]:
             numbers = [int(n), 89 - int(n), 4]
-            found = reader.subset(numbers)
-            assert [s["t"] for s in found] == [None if k > 50 and k % 3 else str(k) for k in numbers]
-            assert [s["n"] for s in found] == [None if k % 2 else k for k in numbers]
+            result = reader.subset(numbers)
+            assert [s["t"] for s in result] == [None if k > 50 and k % 3 else str(k) for k in numbers]
+            assert [s["n"] for s in result] == [None if k % 2 else k for k in numbers]
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 130, 1000, 5000])
@@ -339,8 +339,8 @@ def test_folders_with_partitions(tmp_path):
     with bp.open(tmp_path / "table") as reader:
         assert reader.format == "parquet"
         assert dict(reader.schema) == {"n": bp.Int(), "year": bp.Int(), "kind": bp.Text(optional=True)}
-        found = sorted((s["n"], s["year"], s["kind"]) for s in reader)
-        assert found == [(1, 2023, "a/b"), (2, 2024, "a/b"), (3, 2024, None)]
+        actual = sorted((s["n"], s["year"], s["kind"]) for s in reader)
+        assert actual == [(1, 2023, "a/b"), (2, 2024, "a/b"), (3, 2024, None)]
         assert reader.select(["year"])[0] == {"year": 2023}
         assert reader.facts()["files"] == 3
         again = pickle.loads(pickle.dumps(reader))
@@ -356,8 +356,8 @@ def test_writing_partitions(tmp_path):
         assert "ordered by kind, ok" in out.remarks()[0]
     with bp.open(tmp_path / "a.parquet") as reader:
         assert dict(reader.schema) == schema
-        found = {s["n"]: s for s in reader}
-        assert found == {
+        actual = {s["n"]: s for s in reader}
+        assert actual == {
             n: {"n": n, "kind": kinds[n % 7], "ok": n % 2 == 0, "t": bytes([n])} for n in range(60)
         }
     theirs = pq.read_table(tmp_path / "a.parquet", partitioning="hive")
@@ -430,7 +430,7 @@ def test_a_file_of_many_row_groups_has_one_footer(tmp_path):
     assert table.column("n").to_pylist() == list(range(10, 50))
     assert table.column("x")[39].as_py() == [49.0, 49.0]
     about = pq.read_metadata(tmp_path / "a.parquet")
-    assert [about.row_group(one).num_rows for one in range(about.num_row_groups)] == [10] * 4
+    assert [about.row_group(number).num_rows for number in range(about.num_row_groups)] == [10] * 4
     # Footers of row groups do not stay in the file.
     assert (tmp_path / "a.parquet").read_bytes().count(b"ARROW:schema") == 1
     assert bp.verify(tmp_path / "a.parquet", decode=True).problems == []
@@ -479,11 +479,11 @@ def test_filters_skip_pages_of_what_we_wrote(tmp_path):
                 out.append(bp.Columns(n=n, x=n / 2))
                 if target == parted:
                     out.checkpoint()
-        found = bp.open(target, where="n >= 100000 and n < 100010")
-        assert found.read(range(10))["x"].tolist() == [n / 2 for n in range(100_000, 100_010)]
+        result = bp.open(target, where="n >= 100000 and n < 100010")
+        assert result.read(range(10))["x"].tolist() == [n / 2 for n in range(100_000, 100_010)]
         # The numbers have a dictionary, which is read whole.
-        assert found.facts()["bytes skipped"] > 0.4 * target.stat().st_size
-        taken, whole = (reader.ranges(["x"]).size.sum() for reader in (found, bp.open(target)))
+        assert result.facts()["bytes skipped"] > 0.4 * target.stat().st_size
+        taken, whole = (reader.ranges(["x"]).size.sum() for reader in (result, bp.open(target)))
         assert taken < 0.3 * whole
         # And others see the same.
         table = pq.read_table(target)
@@ -540,7 +540,7 @@ def test_a_damaged_row_group_is_not_tried_again_and_again(tmp_path, monkeypatch)
         assert {problem.sample for problem in problems} == set(range(300, 400))
         assert all("row group 3" in problem.message for problem in problems)
         # Once with all fields, once with none, once with each.
-        assert len([one for one in seen if one[0] == 3]) == 4
+        assert len([item for item in seen if item[0] == 3]) == 4
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", bytes(100)])
@@ -709,12 +709,12 @@ def test_images_of_which_only_the_path_is_there(name, order, tmp_path):
         {"bytes": None, "path": "images/0.jpg"}, {"bytes": jpeg(7), "path": "elsewhere.jpg"},
         {"bytes": None, "path": str(tmp_path / "images" / "2.jpg")},
     ]  # fmt: skip
-    kind = pa.struct([FILE.field(one) for one in order])
+    kind = pa.struct([FILE.field(item) for item in order])
     with bp.open(with_paths(tmp_path, name, rows, kind)) as reader:
         assert reader.schema["image"].kind == "image"
         assert not reader.schema["image"].optional
         assert [cell.tobytes() for cell in reader.read([2, 1, 0])["image"]] == [jpeg(6), jpeg(7), jpeg(4)]
-        assert [one["n"] for one in reader] == [0, 1, 2]
+        assert [sample["n"] for sample in reader] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])

@@ -33,7 +33,7 @@ def written(path, images=IMAGES, *, files=False, **options):
     kind = pa.binary()
     if files:
         kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        images = [{"bytes": one, "path": f"{number}.jpg"} for number, one in enumerate(images)]
+        images = [{"bytes": image, "path": f"{number}.jpg"} for number, image in enumerate(images)]
     table = pa.table({"image": pa.array(images, kind), "label": np.arange(len(images))})
     pq.write_table(table, path, **{"row_group_size": 7, **PLAIN, **options})
     return path
@@ -43,12 +43,12 @@ def in_place(reader, indices):
     """The cells, from where they are said to lie."""
     spans = reader.spans("image", indices)
     assert spans is not None
-    found = []
+    result = []
     for file, start, size in zip(spans.file.tolist(), spans.start.tolist(), spans.size.tolist(), strict=True):
         with open(spans.files[file], "rb") as opened:
             opened.seek(start)
-            found.append(opened.read(size))
-    return found
+            result.append(opened.read(size))
+    return result
 
 
 @pytest.mark.parametrize("how", [
@@ -84,7 +84,7 @@ def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch)
     for batch in loader:
         for number, image, label in zip(*(batch[name] for name in ("ids", "image", "label")), strict=True):
             assert label == number
-            [[want]] = [one["image"] for one in Loader(path, 1, indices=[number], pipelines=pipelines)]
+            [[want]] = [batch["image"] for batch in Loader(path, 1, indices=[number], pipelines=pipelines)]
             assert np.array_equal(image, want)
     assert {tuple(names) for names in loaded} == {("label",)}
 
@@ -98,8 +98,8 @@ def test_what_does_not_lie_there_as_it_is_is_read(how, tmp_path):
     reader = bp.open(written(tmp_path / "x.parquet", **how), schema={"image": bp.Image(optional=True)})
     assert reader.spans("image", [1]) is None
     want = how.get("images", IMAGES)
-    found = reader.read(range(len(reader)), ["image"])["image"]
-    assert [None if one is None else one.tobytes() for one in found] == want
+    result = reader.read(range(len(reader)), ["image"])["image"]
+    assert [None if item is None else item.tobytes() for item in result] == want
 
 
 def test_some_row_groups_lie_in_place_and_others_do_not(tmp_path):
@@ -113,18 +113,18 @@ def test_some_row_groups_lie_in_place_and_others_do_not(tmp_path):
 @pytest.fixture
 def asked(monkeypatch):
     """What the kernel was asked to read, and for each search whether it went past the page cache."""
-    found, search = {"read": [], "past": []}, MappedSource.prefixed_sizes
+    result, search = {"read": [], "past": []}, MappedSource.prefixed_sizes
 
     def noted(self, *runs, past):
-        found["past"].append(past)
+        result["past"].append(past)
         return search(self, *runs, past=past)
 
     monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: False)
     monkeypatch.setattr(MappedSource, "prefixed_sizes", noted)
     monkeypatch.setattr(
-        MappedSource, "request", lambda self, *runs, **_: found["read"].append(np.stack(runs, 1)) or 0
+        MappedSource, "request", lambda self, *runs, **_: result["read"].append(np.stack(runs, 1)) or 0
     )
-    return found
+    return result
 
 
 def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
@@ -136,7 +136,7 @@ def test_row_groups_that_are_wanted_whole_are_read_in_order(tmp_path, asked):
     # Those that are known are not looked for again.
     assert in_place(reader, range(60)) == IMAGES
     groups = [group.chunks[0] for group in reader._files[0].footer.groups[3:]]
-    assert [one.tolist() for one in asked["read"]] == [[[one.start, one.size] for one in groups]]
+    assert [item.tolist() for item in asked["read"]] == [[[group.start, group.size] for group in groups]]
     assert asked["past"] == [True, False]
 
 
@@ -158,16 +158,16 @@ def test_many_row_groups_are_looked_through_however_much_of_them_is_wanted(tmp_p
 def test_threads_that_want_the_same_row_groups_look_once(tmp_path, looked):
     reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: in_place(reader, range(60)), range(8)):
-            assert found == IMAGES
+        for item in pool.map(lambda _: in_place(reader, range(60)), range(8)):
+            assert item == IMAGES
     assert sorted(looked) == list(range(9))
 
 
 def test_a_thread_that_looked_when_the_process_was_forked_is_not_waited_for(tmp_path):
     reader = bp.open(written(tmp_path / "x.parquet"), schema={"image": bp.Image()})
-    found = reader._locations_of("image")
-    found._lock.acquire()
-    found._process -= 1
+    result = reader._locations_of("image")
+    result._lock.acquire()
+    result._process -= 1
     assert in_place(reader, range(60)) == IMAGES
 
 
@@ -182,14 +182,14 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def looked(monkeypatch):
     """The row groups that were looked through."""
-    found, cells = [], ParquetFile.cells
+    result, cells = [], ParquetFile.cells
 
     def noted(self, groups, name, whole):
-        found.extend(groups)
+        result.extend(groups)
         return cells(self, groups, name, whole)
 
     monkeypatch.setattr(ParquetFile, "cells", noted)
-    return found
+    return result
 
 
 def test_where_the_cells_of_a_file_lie_is_remembered(cache, looked, tmp_path):
@@ -256,15 +256,15 @@ def test_folders_filters_and_columns_that_are_numbers(tmp_path):
     assert in_place(reader, [59, 0, 25]) == [IMAGES[59], IMAGES[0], IMAGES[25]]
     assert len(reader.spans("image", [59]).files) == 1
     assert reader.spans("label") is None
-    found = bp.open(tmp_path, where="label >= 5 and label < 9", **how)
+    result = bp.open(tmp_path, where="label >= 5 and label < 9", **how)
     want = [IMAGES[20 * part + row] for part in range(3) for row in range(5, 9)]
-    assert in_place(found, range(12)) == want
-    assert in_place(found.subset([11, 2]), [0, 1]) == [want[11], want[2]]
+    assert in_place(result, range(12)) == want
+    assert in_place(result.subset([11, 2]), [0, 1]) == [want[11], want[2]]
 
 
 def test_no_flipped_byte_leads_out_of_the_file(tmp_path):
     """A row group whose sizes do not add up is read as usual, which says what is wrong."""
-    data = written(tmp_path / "x.parquet", [one[:40] for one in IMAGES]).read_bytes()
+    data = written(tmp_path / "x.parquet", [image[:40] for image in IMAGES]).read_bytes()
     rng = np.random.default_rng(3)
     path, others = tmp_path / "flipped.parquet", 0
     for _ in range(60):
@@ -283,7 +283,7 @@ def test_no_flipped_byte_leads_out_of_the_file(tmp_path):
                 assert (spans.start + spans.size).max() <= len(data)
                 # Where the library reads it, it finds the same.
                 whole = reader.read(range(60), ["image"])["image"]
-                assert [one.tobytes() for one in whole] == [
+                assert [item.tobytes() for item in whole] == [
                     bytes(bad[start : start + size])
                     for start, size in zip(spans.start.tolist(), spans.size.tolist(), strict=True)
                 ]
@@ -300,15 +300,15 @@ runs = st.tuples(st.lists(st.binary(max_size=9), max_size=9), st.binary(max_size
 def test_sizes_of_cells_behind_their_sizes(runs, threads):
     """A run is told to be so where its cells fill it, whatever is before and behind it."""
     pieces = [
-        b"".join(len(one).to_bytes(4, "little") + one for one in cells) + rest for cells, rest, _ in runs
+        b"".join(len(cell).to_bytes(4, "little") + cell for cell in cells) + rest for cells, rest, _ in runs
     ]
-    sizes = np.array([len(one) for one in pieces], np.int64)
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
     counts = np.minimum([count for _, _, count in runs], sizes // 4).astype(np.int64)
     starts = 3 + np.cumsum(sizes) - sizes
     with tempfile.TemporaryFile() as file:
         file.write(b"xyz" + b"".join(pieces))
         file.flush()
-        found, good = _native.prefixed_sizes(file.fileno(), starts, sizes, counts, threads=threads)
+        result, good = _native.prefixed_sizes(file.fileno(), starts, sizes, counts, threads=threads)
         file.seek(0)
         memory = np.frombuffer(file.read(), np.uint8)
         in_memory, well = _native.prefixed_sizes_in(memory, starts, sizes, counts)
@@ -318,16 +318,16 @@ def test_sizes_of_cells_behind_their_sizes(runs, threads):
             _native.prefixed_sizes(file.fileno(), *np.array([[0], [7], [2]]))
         # A file that is shorter than it was.
         assert _native.prefixed_sizes(file.fileno(), *np.array([[1 << 20], [8], [2]]))[1].tolist() == [0]
-    each = np.split(found, np.cumsum(counts)[:-1]) if runs else []
+    each = np.split(result, np.cumsum(counts)[:-1]) if runs else []
     same = np.split(in_memory, np.cumsum(counts)[:-1]) if runs else []
     assert well.tolist() == good.tolist()
     for (cells, rest, _), some, other, right in zip(runs, each, same, good, strict=True):
         assert not right or np.array_equal(some, other)
         if not rest and len(some) == len(cells):
             assert right
-            assert some.tolist() == [len(one) for one in cells]
+            assert some.tolist() == [len(cell) for cell in cells]
         elif right:
-            assert int(some.sum()) + 4 * len(some) == sum(4 + len(one) for one in cells) + len(rest)
+            assert int(some.sum()) + 4 * len(some) == sum(4 + len(cell) for cell in cells) + len(rest)
 
 
 @pytest.mark.parametrize("size", [5000, 90_000, 1_500_000])
@@ -335,14 +335,14 @@ def test_sizes_of_cells_that_are_not_in_memory(size, tmp_path):
     rng = np.random.default_rng(size)
     want = rng.integers(0, 2 * size, 3_000_000 // size)
     path = tmp_path / "cells"
-    path.write_bytes(b"begin" + b"".join(int(one).to_bytes(4, "little") + bytes(int(one)) for one in want))
+    path.write_bytes(b"begin" + b"".join(int(item).to_bytes(4, "little") + bytes(int(item)) for item in want))
     for past, threads in itertools.product((True, False), (1, 4)):
         with open(path, "rb") as file:
             os.fdatasync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             about = np.array([[5, 5], [4 * len(want) + want.sum(), 4], [len(want), 1]])
-            found, good = _native.prefixed_sizes(file.fileno(), *about, past, threads)
-        assert found[:-1].tolist() == want.tolist()
+            result, good = _native.prefixed_sizes(file.fileno(), *about, past, threads)
+        assert result[:-1].tolist() == want.tolist()
         assert good.tolist() == [1, 0]
 
 

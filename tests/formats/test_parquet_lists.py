@@ -40,8 +40,8 @@ def lists_in(values, sizes, large):
             break
         total += size
         ends.append(total)
-    made = pa.LargeListArray if large else pa.ListArray
-    return made.from_arrays(pa.array(ends, pa.int64() if large else pa.int32()), values.slice(0, total))
+    result = pa.LargeListArray if large else pa.ListArray
+    return result.from_arrays(pa.array(ends, pa.int64() if large else pa.int32()), values.slice(0, total))
 
 
 def written(path, column, **options):
@@ -55,9 +55,9 @@ def decoded(path, group=0):
     footer = Footer(source)
     chunk = footer.groups[group].chunks[0]
     data = source.view(chunk.start, chunk.size)
-    found = lists.decode_lists(data, chunk, footer.leaves[0], pq.read_schema(path).field("a").type)
+    result = lists.decode_lists(data, chunk, footer.leaves[0], pq.read_schema(path).field("a").type)
     source.close()
-    return found
+    return result
 
 
 @settings(deadline=None, max_examples=60)
@@ -86,14 +86,14 @@ def test_what_pyarrow_gives(data, tmp_path_factory):
         version=data.draw(st.sampled_from(["1.0", "2.6"])),
     )
     want = pq.read_table(path)["a"]
-    found = decoded(path)
-    if found is None:
+    result = decoded(path)
+    if result is None:
         # Older files have no such number.
         assert kind == pa.uint32()
         return
-    assert found.type == want.type
-    assert found.combine_chunks().equals(want.combine_chunks())
-    found.validate(full=True)
+    assert result.type == want.type
+    assert result.combine_chunks().equals(want.combine_chunks())
+    result.validate(full=True)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_so_are_other_ways_to_pack(options, tmp_path):
 
 def test_lists_of_one_size(tmp_path):
     column = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 6)
-    found = decoded(written(tmp_path / "a.parquet", column))
-    assert found.type == column.type
-    assert found.combine_chunks().equals(column)
+    result = decoded(written(tmp_path / "a.parquet", column))
+    assert result.type == column.type
+    assert result.combine_chunks().equals(column)
     tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24.0).reshape(4, 2, 3))
-    found = decoded(written(tmp_path / "b.parquet", tensor))
-    assert found.type == tensor.type
-    assert found.combine_chunks().equals(tensor)
+    result = decoded(written(tmp_path / "b.parquet", tensor))
+    assert result.type == tensor.type
+    assert result.combine_chunks().equals(tensor)
 
 
 @pytest.fixture
@@ -142,9 +142,9 @@ def counted(monkeypatch):
     seen = []
 
     def noted(*args):
-        found = lists.decode_lists(*args)
-        seen.append(None if found is None else len(found))
-        return found
+        result = lists.decode_lists(*args)
+        seen.append(None if result is None else len(result))
+        return result
 
     monkeypatch.setattr(parquet_file, "decode_lists", noted)
     monkeypatch.setattr(page_reader, "decode_lists", noted)
@@ -168,16 +168,16 @@ def test_damage_anywhere_is_found_by_the_library(compression, tmp_path, counted)
         bad = bytearray(good)
         bad[at] ^= 1 << rng.integers(8)
         path.write_bytes(bad)
-        found = decoded(path)
+        result = decoded(path)
         # Other levels, other rows: who asks for them sees that.
-        if found is None or len(found) != len(column):
+        if result is None or len(result) != len(column):
             continue
         ours += 1
         # The library refuses headers for what nobody needs, such as a statistic.
         want = column
         with contextlib.suppress(OSError, pa.ArrowException):
             want = pq.read_table(path)["a"].combine_chunks()
-        assert found.combine_chunks().equals(want)
+        assert result.combine_chunks().equals(want)
     assert ours
     path.write_bytes(good)
     with bp.open(path) as data:
@@ -193,8 +193,8 @@ def test_a_wrong_checksum_is_told(tmp_path, counted):
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
-    with bp.open(path) as found, pytest.raises(bp.DamagedError, match="CRC"):
-        found.read([0])
+    with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="CRC"):
+        reader.read([0])
     assert counted == [None]
 
 
@@ -203,21 +203,21 @@ def test_levels_that_lie():
     empty = np.zeros(0, np.uint8)
     present = np.array([8, 1], np.uint8)  # four times 1
     for repetition in ([], [9], [3], [0, 0], [8], [8, 1], [3, 0b1111], [0x80], [0xFF] * 9):
-        made = _native.ParquetLists(1, 100)
-        assert not made.add(np.array(repetition, np.uint8), present, 1, 4), repetition
-    made = _native.ParquetLists(1, 100)
-    assert made.add(np.array([3, 0b1010], np.uint8), present, 1, 4)
-    assert [one.tolist() for one in made.offsets()] == [[0, 2, 4]]
-    made = _native.ParquetLists(2, 100)
-    assert not made.add(np.array([3, 0b10000101, 0], np.uint8), np.array([8, 5], np.uint8), 5, 4)
+        parquet_lists = _native.ParquetLists(1, 100)
+        assert not parquet_lists.add(np.array(repetition, np.uint8), present, 1, 4), repetition
+    parquet_lists = _native.ParquetLists(1, 100)
+    assert parquet_lists.add(np.array([3, 0b1010], np.uint8), present, 1, 4)
+    assert [offset.tolist() for offset in parquet_lists.offsets()] == [[0, 2, 4]]
+    parquet_lists = _native.ParquetLists(2, 100)
+    assert not parquet_lists.add(np.array([3, 0b10000101, 0], np.uint8), np.array([8, 5], np.uint8), 5, 4)
     # The second of these lists goes on in the next page.
-    made = _native.ParquetLists(2, 100)
-    assert made.add(np.array([3, 0b10011000, 0b0], np.uint8), np.array([8, 5], np.uint8), 5, 4)
-    assert made.add(np.array([8, 2], np.uint8), np.array([8, 5], np.uint8), 5, 4)
-    assert [one.tolist() for one in made.offsets()] == [[0, 2], [0, 2, 8]]
+    parquet_lists = _native.ParquetLists(2, 100)
+    assert parquet_lists.add(np.array([3, 0b10011000, 0b0], np.uint8), np.array([8, 5], np.uint8), 5, 4)
+    assert parquet_lists.add(np.array([8, 2], np.uint8), np.array([8, 5], np.uint8), 5, 4)
+    assert [offset.tolist() for offset in parquet_lists.offsets()] == [[0, 2], [0, 2, 8]]
     # A level that lists of this depth do not have.
-    made = _native.ParquetLists(2, 100)
-    assert not made.add(np.array([3, 0b00001100, 0], np.uint8), np.array([8, 5], np.uint8), 5, 4)
+    parquet_lists = _native.ParquetLists(2, 100)
+    assert not parquet_lists.add(np.array([3, 0b00001100, 0], np.uint8), np.array([8, 5], np.uint8), 5, 4)
     for depth, values in ((0, 1), (8, 1), (1, 1 << 40)):
         with pytest.raises(ValueError, match=r"no such depth|too many"):
             _native.ParquetLists(depth, values)
@@ -239,16 +239,16 @@ def test_numbers_of_a_dictionary(width, data, size, count, kind):
     out = np.zeros(count, kind)
     want = numbers_in(data, width, count)
     good = _native.parquet_look_up(np.frombuffer(data, np.uint8), width, dictionary, out)
-    assert good == (want is not None and all(one < size for one in want))
+    assert good == (want is not None and all(item < size for item in want))
     if good:
-        assert out.tolist() == [int(dictionary[one]) for one in want]
+        assert out.tolist() == [int(dictionary[item]) for item in want]
 
 
 def numbers_in(data, width, count):
-    found, at = [], 0
+    result, at = [], 0
     if width > 32:
         return None
-    while len(found) < count:
+    while len(result) < count:
         head = shift = 0
         while True:
             if at >= len(data) or shift > 28:
@@ -264,11 +264,11 @@ def numbers_in(data, width, count):
         bits = int.from_bytes(data[at : at + size], "little")
         at += size
         if head & 1:
-            here = min(8 * many, count - len(found))
-            found += [bits >> (n * width) & ((1 << width) - 1) for n in range(here)]
+            here = min(8 * many, count - len(result))
+            result += [bits >> (n * width) & ((1 << width) - 1) for n in range(here)]
         else:
-            found += [bits] * min(many, count - len(found))
-    return found
+            result += [bits] * min(many, count - len(result))
+    return result
 
 
 # --- rows here and there --------------------------------------------------------------------------------
@@ -282,8 +282,8 @@ def arrays(tmp_path_factory):
     values = rng.integers(0, 256, (70, 64, 1024), np.uint8)
     fields = {"a": bp.Tensor("uint8", (64, 1024)), "label": bp.Int()}
     with bp.create(path, fields, compression="none", row_group_size=7 * 64 * 1024) as out:
-        for n, one in enumerate(values):
-            out.append({"a": one, "label": n})
+        for n, value in enumerate(values):
+            out.append({"a": value, "label": n})
     return path, values
 
 
@@ -294,9 +294,9 @@ def opened(path, cache=1 << 20):
 
 
 def check(data, ids, values):
-    found = data.read(ids)
-    assert np.array_equal(found["a"], values[ids])
-    assert np.array_equal(found["label"], ids)
+    result = data.read(ids)
+    assert np.array_equal(result["a"], values[ids])
+    assert np.array_equal(result["label"], ids)
 
 
 def test_a_row_costs_its_pages(arrays, counted):
@@ -337,10 +337,10 @@ def test_so_is_what_a_window_goes_over(arrays, counted):
 def test_damage_is_told_as_ever(arrays, tmp_path):
     path, _ = arrays
     data = bytearray(path.read_bytes())
-    found = bp.open(path).ranges(["a"], [30])
+    result = bp.open(path).ranges(["a"], [30])
     bad = tmp_path / "bad.parquet"
-    data[int(found.start[0]) + 2000 : int(found.start[0]) + 2040] = bytes(40)
-    header = int(found.start[0])
+    data[int(result.start[0]) + 2000 : int(result.start[0]) + 2040] = bytes(40)
+    header = int(result.start[0])
     data[header : header + 30] = b"\xff" * 30
     bad.write_bytes(data)
     told = []

@@ -97,8 +97,8 @@ def test_what_loading_raises_is_a_damaged_file(tmp_path):
 
 def opened(tmp_path, *objects, **options):
     with open(tmp_path / "a.pkl", "wb") as file:
-        for one in objects:
-            pickle.dump(one, file)
+        for item in objects:
+            pickle.dump(item, file)
     return bp.open(tmp_path / "a.pkl", allow_pickle=True, **options)
 
 
@@ -226,7 +226,7 @@ def test_data_frames(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("expected", "reason"),
     [
         (3, "type int is not a dataset; pass a dict of columns, a list of dicts"),
         ("text", "type str is not a dataset"),
@@ -237,17 +237,17 @@ def test_data_frames(tmp_path):
         (np.zeros(2, [("a", "i4", (2,)), ("b", "O")]), "no field kind"),
     ],
 )
-def test_objects_that_are_none(found, reason, tmp_path):
+def test_objects_that_are_none(expected, reason, tmp_path):
     with pytest.raises(bp.BatchplantError, match=reason):
-        opened(tmp_path, found)
+        opened(tmp_path, expected)
 
 
 def test_fields_can_be_chosen(tmp_path):
-    found = {"x": [1, 2], "y": [1], "bad": [{1}, {2}]}
-    with opened(tmp_path, found, fields=["x"]) as reader:
+    result = {"x": [1, 2], "y": [1], "bad": [{1}, {2}]}
+    with opened(tmp_path, result, fields=["x"]) as reader:
         assert list(reader) == [{"x": 1}, {"x": 2}]
     with pytest.raises(bp.FieldNameError, match="no field 'z'; the fields are: x, y, bad"):
-        opened(tmp_path, found, fields=["z"])
+        opened(tmp_path, result, fields=["z"])
 
 
 # --- our own ------------------------------------------------------------------------------------------
@@ -263,18 +263,18 @@ def test_everybody_loads_what_we_write(tmp_path):
             values = {"v": np.arange(row % 3, dtype=np.float32), "image": jpeg() if row else pixels(2, 2, 3)}
             text = f"ä{row}" if row % 2 else None
             out.append({"n": row, "t": text, "j": {"a": [row]}, "maybe": None if row % 3 else 0.1, **values})
-    found = pickle.loads((tmp_path / "a.pkl").read_bytes())
-    assert list(found) == list(schema)
-    assert found["n"].dtype == np.int16
-    found["n"][0] = 7  # and can be written to
-    assert found["n"].tolist() == [7, *range(1, 1100)]
-    assert found["t"][:4] == [None, "ä1", None, "ä3"]
-    assert found["j"][1099] == {"a": [1099]}
-    assert found["maybe"][:2] == [float(np.float32(0.1)), None]
-    assert found["v"][2].tolist() == [0.0, 1.0]
-    assert np.array_equal(found["image"][0], pixels(2, 2, 3))
-    assert found["image"][1099] == jpeg()
-    assert {len(column) for column in found.values()} == {1100}
+    answer = pickle.loads((tmp_path / "a.pkl").read_bytes())
+    assert list(answer) == list(schema)
+    assert answer["n"].dtype == np.int16
+    answer["n"][0] = 7  # and can be written to
+    assert answer["n"].tolist() == [7, *range(1, 1100)]
+    assert answer["t"][:4] == [None, "ä1", None, "ä3"]
+    assert answer["j"][1099] == {"a": [1099]}
+    assert answer["maybe"][:2] == [float(np.float32(0.1)), None]
+    assert answer["v"][2].tolist() == [0.0, 1.0]
+    assert np.array_equal(answer["image"][0], pixels(2, 2, 3))
+    assert answer["image"][1099] == jpeg()
+    assert {len(column) for column in answer.values()} == {1100}
     with bp.open(tmp_path / "a.pkl", allow_pickle=True, fields=["t", "n"]) as reader:
         assert list(reader.schema) == ["t", "n"]
         assert reader[1099] == {"t": "ä1099", "n": 1099}
@@ -288,7 +288,7 @@ def noted(tmp_path, schema, samples, found, more=b""):
 
 
 @pytest.mark.parametrize(
-    ("schema", "samples", "found"),
+    ("schema", "samples", "expected"),
     [
         ({"n": bp.Int()}, 2, {"n": np.arange(3)}),
         ({"n": bp.Int()}, 2, {"n": np.arange(2.0)}),
@@ -305,9 +305,9 @@ def noted(tmp_path, schema, samples, found, more=b""):
         ({"i": bp.Image()}, 1, {"i": [np.zeros((2, 2), complex)]}),
     ],
 )
-def test_columns_that_are_not_what_the_schema_says(schema, samples, found, tmp_path):
+def test_columns_that_are_not_what_the_schema_says(schema, samples, expected, tmp_path):
     with pytest.raises(bp.DamagedError):
-        noted(tmp_path, schema, samples, found)
+        noted(tmp_path, schema, samples, expected)
 
 
 def test_a_damaged_schema_or_more_behind_the_end(tmp_path):
@@ -328,5 +328,5 @@ def test_a_cell_that_is_no_value_is_named(tmp_path):
     out = bp.create(tmp_path / "a.pkl", {"j": bp.Json()}, on_error="skip")
     out.append(columns)
     out.close()
-    assert [(one.sample, one.field) for one in out.skipped] == [(1, "j")]
+    assert [(item.sample, item.field) for item in out.skipped] == [(1, "j")]
     assert [sample["j"] for sample in bp.open(tmp_path / "a.pkl", allow_pickle=True)] == [{}, 1]

@@ -56,9 +56,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(top: Path) -> dict[str, bytes]:
-    found = {str(one.relative_to(top)): one.read_bytes() for one in top.rglob("*") if one.is_file()}
-    assert not [name for name in found if ".partial" in name]
-    return found
+    result = {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+    assert not [name for name in result if ".partial" in name]
+    return result
 
 
 def tuned(**sizes: Any) -> bp.ConvertOptions:
@@ -70,8 +70,8 @@ def by_ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.
     for rank in range(world_size):
         assert not target.exists()
         by = engines.make("ranks", rank=rank, world_size=world_size)
-        found = bp.convert(source, target, engine=by, **{"options": tuned(), **how})
-    return found
+        converted = bp.convert(source, target, engine=by, **{"options": tuned(), **how})
+    return converted
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_samples_that_are_left_out_move_others_up(target: str, tmp_path: Path) -
     how["options"] = tuned()
     bp.convert(tmp_path / "in.npz", tmp_path / "one" / target, **how)
     done = by_ranks(tmp_path / "in.npz", tmp_path / "many" / target, **how)
-    assert (done.samples, [one.sample for one in done.skipped]) == (88, [13, 50])
+    assert (done.samples, [item.sample for item in done.skipped]) == (88, [13, 50])
     assert files(tmp_path / "many") == files(tmp_path / "one")
 
 

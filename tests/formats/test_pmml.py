@@ -89,14 +89,14 @@ def test_values_intervals_transformations_and_several_models(tmp_path):
         '<ClusteringModel functionName="clustering"><Cluster/><Cluster/></ClusteringModel>',
     )
     with bp.open(path) as reader:
-        assert [one["values"] for one in reader] == [
+        assert [sample["values"] for sample in reader] == [
             ["low", {"value": "-1", "property": "missing"}],
             [{"closure": "closedOpen", "leftMargin": "0", "rightMargin": "9"}],
             [],
         ]
-        assert [one["usage"] for one in reader] == ["active", "predicted", ""]
+        assert [sample["usage"] for sample in reader] == ["active", "predicted", ""]
         facts = reader.facts()
-        assert [one["type"] for one in facts["models"]] == ["NeuralNetwork", "ClusteringModel"]
+        assert [fact["type"] for fact in facts["models"]] == ["NeuralNetwork", "ClusteringModel"]
         assert facts["models"][0]["model"] == "one"
         assert (facts["targets"], facts["transformations"], facts["copyright"]) == (["b"], 2, "©")
         assert facts["model size"] == {"layers": 1, "neurons": 1, "weights": 2, "clusters": 2}
@@ -106,10 +106,12 @@ def test_values_intervals_transformations_and_several_models(tmp_path):
 def test_threads_pickles_and_other_formats(tmp_path):
     with bp.open(GOLDEN / "forest.pmml") as reader, ThreadPoolExecutor(4) as pool:
         expected = cells(reader)
-        assert all(found == expected for found in pool.map(lambda _: cells(reader), range(16)))
+        assert all(item == expected for item in pool.map(lambda _: cells(reader), range(16)))
         assert cells(pickle.loads(pickle.dumps(reader))) == expected
         bp.convert(reader, tmp_path / "a.jsonl")
-        assert [one["name"] for one in bp.open(tmp_path / "a.jsonl")] == [one["name"] for one in reader]
+        assert [sample["name"] for sample in bp.open(tmp_path / "a.jsonl")] == [
+            sample["name"] for sample in reader
+        ]
     with pytest.raises(bp.OptionError, match="read only"):
         bp.create(tmp_path / "b.pmml", reader.schema)
 

@@ -102,14 +102,14 @@ def held(one, schema):
     """The fields that a format can hold, and that belong together there."""
     if one.fields:
         return {}
-    found = {name: field for name, field in schema.items() if one.refuses(field) is None}
+    result = {name: field for name, field in schema.items() if one.refuses(field) is None}
     if one.name in FOLDERS:
-        files = [name for name, field in found.items() if isinstance(field, FOLDERS[one.name])]
-        return {name: field for name, field in found.items() if name not in files[1:]} if files else {}
+        files = [name for name, field in result.items() if isinstance(field, FOLDERS[one.name])]
+        return {name: field for name, field in result.items() if name not in files[1:]} if files else {}
     if one.name == "npy":
         # A tensor without axes is a number there.
-        return {name: field for name, field in found.items() if getattr(field, "shape", None) != ()}
-    return found
+        return {name: field for name, field in result.items() if getattr(field, "shape", None) != ()}
+    return result
 
 
 def usual(value):
@@ -119,7 +119,7 @@ def usual(value):
     return value
 
 
-@pytest.mark.parametrize("format", [name for name, one in all_formats().items() if one.writer is not None])
+@pytest.mark.parametrize("format", [name for name, item in all_formats().items() if item.writer is not None])
 @settings(
     # An example is a dataset, and there are many formats.
     max_examples=settings.default.max_examples // 5,

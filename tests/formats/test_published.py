@@ -149,7 +149,7 @@ def test_cifar100(tmp_path):
         (tmp_path / name).write_bytes(data)
     (tmp_path / "meta").write_bytes(pickle.dumps(meta, 2))
     with bp.open(tmp_path, split="test") as reader:
-        assert [(one["label"], one["coarse_label"]) for one in reader] == list(
+        assert [(sample["label"], sample["coarse_label"]) for sample in reader] == list(
             zip(LABELS, coarse, strict=True)
         )
         assert reader.schema["coarse_label"].names == ("a", "b", "c")
@@ -173,7 +173,9 @@ def test_cifar_binary(tmp_path):
     (hundred / "fine_label_names.txt").write_text("\n".join(f"fine_{n}" for n in range(10)))
     (hundred / "coarse_label_names.txt").write_text("x\ny\nz\n")
     with bp.open(hundred) as reader:
-        assert [(one["label"], one["coarse_label"]) for one in reader] == [(n, n % 3) for n in LABELS]
+        assert [(sample["label"], sample["coarse_label"]) for sample in reader] == [
+            (n, n % 3) for n in LABELS
+        ]
         assert (reader[2]["image"] == PIXELS[2].transpose(1, 2, 0)).all()
 
 
@@ -215,7 +217,7 @@ def test_ilsvrc_training_set(tmp_path):
     with bp.open(path) as reader:
         assert reader.format == "published"
         assert dict(reader.schema) == {"image": bp.Image("jpeg"), "label": bp.Int(names=tuple(WNIDS))}
-        assert [one["label"] for one in reader] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        assert [sample["label"] for sample in reader] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
         assert bytes(reader.read([5])["image"][0]) == jpeg(8, 13)
         assert reader.spans("image", [5]).files == (str(path),)
         assert reader.by_key("n01443537_2")["label"] == 1
@@ -248,9 +250,9 @@ def test_ilsvrc_validation_set(tmp_path, kit, packed):
     with bp.open(tmp_path) as reader:
         assert reader.format == "published"
         field = "ilsvrc_id" if kit == "none" else "label"
-        assert [one[field] for one in reader] == (ids if kit == "none" else [0, 1, 2, 1])
+        assert [sample[field] for sample in reader] == (ids if kit == "none" else [0, 1, 2, 1])
         assert reader.schema[field].names == (None if kit == "none" else tuple(sorted(WNIDS)))
-        assert [one["image"].shape[1] for one in reader] == [8, 9, 10, 11]
+        assert [sample["image"].shape[1] for sample in reader] == [8, 9, 10, 11]
 
 
 # -- tables -------------------------------------------------------------------------------------------------
@@ -267,15 +269,15 @@ def test_common_voice(tmp_path):
         (tmp_path / f"{split}.tsv").write_text(header + "".join(part))
     with bp.open(tmp_path, split="train") as reader:
         assert reader.format == "published"
-        assert [one["sentence"] for one in reader] == [f'"Sentence" {n}' for n in range(3)]
+        assert [sample["sentence"] for sample in reader] == [f'"Sentence" {n}' for n in range(3)]
         assert isinstance(reader.schema["audio"], bp.Audio)
         assert reader.read([2])["up_votes"].tolist() == [2]
         assert bytes(reader.read([1])["audio"][0])[:4] == b"RIFF"
         assert reader.where(1).endswith("clips/common_voice_en_1.mp3")
     (tmp_path / "test.tsv").write_bytes((header + "".join(rows)).replace("\n", "\r\n").encode()[:-2])
     with bp.open(tmp_path, split="test") as reader:
-        assert [one["age"] for one in reader] == [""] * 4
-        assert [one["up_votes"] for one in reader] == list(range(4))
+        assert [sample["age"] for sample in reader] == [""] * 4
+        assert [sample["up_votes"] for sample in reader] == list(range(4))
     (tmp_path / "test.tsv").write_text(header + rows[0] + "1\t2\n")
     with pytest.raises(bp.DamagedError, match="line 3 has 2 columns of 6"):
         bp.open(tmp_path, split="test")
@@ -296,7 +298,7 @@ def test_wids(tmp_path):
     listing = tmp_path / "train.json"
     listing.write_text(json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": names}))
     with bp.open(listing) as reader:
-        assert [one["cls"] for one in reader] == [0, 1, 2, 0, 1, 2]
+        assert [sample["cls"] for sample in reader] == [0, 1, 2, 0, 1, 2]
         assert reader.format == "published"
     names[0]["url"] = "../train-0.tar"
     listing.write_text(json.dumps({"wids_version": 1, "shardlist": names}))

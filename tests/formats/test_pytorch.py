@@ -36,8 +36,8 @@ class TestSuite(ModelSuite):
 
 def write(path, samples):
     with bp.create(path, TENSORS) as out:
-        for one in samples:
-            out.append(one)
+        for sample in samples:
+            out.append(sample)
     return path
 
 
@@ -47,13 +47,16 @@ def write(path, samples):
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_files_of_pytorch(name):
     with bp.open(GOLDEN / "pytorch" / name) as reader:
-        found = {one["name"]: [one["dtype"], one["shape"].tolist(), one["data"].hex()] for one in reader}
-        assert found == EXPECTED[name]
+        actual = {
+            sample["name"]: [sample["dtype"], sample["shape"].tolist(), sample["data"].hex()]
+            for sample in reader
+        }
+        assert actual == EXPECTED[name]
         # In any order, several at once.
         rows = list(range(len(reader)))[::-1]
         data = reader.read(rows, ["data"])["data"]
         assert [bytes(data[n]).hex() for n in range(len(rows))] == [
-            one[2] for one in EXPECTED[name].values()
+            value[2] for value in EXPECTED[name].values()
         ][::-1]
     assert bp.verify(GOLDEN / "pytorch" / name).problems == []
 
@@ -72,15 +75,15 @@ def test_what_else_a_checkpoint_says():
 
 def test_plain_tensors_lie_in_the_file_and_views_do_not():
     with bp.open(GOLDEN / "pytorch/nested.pt") as reader:
-        names = [one["name"] for one in reader]
+        names = [sample["name"] for sample in reader]
         spans = reader.spans("data", [names.index("views.tied")])
         assert spans.size.tolist() == [96]
         assert reader.spans("data", [names.index("views.again")]).start == spans.start
         assert reader.spans("data", [names.index("views.transposed")]) is None
-        found = reader.tensors()
-        assert np.shares_memory(found["views.tied"], found["views.again"])
-        assert np.array_equal(found["views.transposed"], found["views.tied"].T)
-        assert np.array_equal(found["views.part"], found["views.tied"][1:3, 2:4])
+        result = reader.tensors()
+        assert np.shares_memory(result["views.tied"], result["views.again"])
+        assert np.array_equal(result["views.transposed"], result["views.tied"].T)
+        assert np.array_equal(result["views.part"], result["views.tied"][1:3, 2:4])
 
 
 @pytest.mark.parametrize(
@@ -123,8 +126,8 @@ def test_files_without_an_archive_of_later_protocols(protocol, tmp_path):
     with bp.open(path) as reader:
         assert reader.format == "pytorch"
         assert "without an archive" in reader.facts()["kind"]
-        found = {name: array.tolist() for name, array in reader.tensors().items()}
-    assert found == {"w": [[0, 1, 2], [3, 4, 5]], "b": [1, 1]}
+        actual = {name: array.tolist() for name, array in reader.tensors().items()}
+    assert actual == {"w": [[0, 1, 2], [3, 4, 5]], "b": [1, 1]}
     copy = tmp_path / "x.pt"
     copy.write_bytes(path.read_bytes())
     for what, _ in survive(flips(copy), lambda: TestSuite().is_sound(str(copy))):
@@ -147,15 +150,15 @@ def test_pytorch_reads_what_we_write(tmp_path):
     ]
     path = write(tmp_path / "a.pt", samples)
     for how in ({}, {"mmap": True}):
-        found = torch.load(path, weights_only=True, **how)
-        assert list(found) == [one["name"] for one in samples]
-        for one in samples:
-            there = found[one["name"]]
-            assert str(there.dtype) == f"torch.{one['dtype']}"
-            assert list(there.shape) == one["shape"].tolist()
+        loaded = torch.load(path, weights_only=True, **how)
+        assert list(loaded) == [sample["name"] for sample in samples]
+        for sample in samples:
+            there = loaded[sample["name"]]
+            assert str(there.dtype) == f"torch.{sample['dtype']}"
+            assert list(there.shape) == sample["shape"].tolist()
             assert there.is_contiguous()
             flat = there.reshape(-1).view(torch.uint8).numpy().tobytes() if there.numel() else b""
-            assert flat == one["data"]
+            assert flat == sample["data"]
 
 
 @pytest.mark.reference
@@ -181,10 +184,10 @@ def test_a_model_in_several_files(tmp_path):
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": names}))
     with bp.open(index) as reader:
-        assert [one["name"] for one in reader] == ["b", "a"]
+        assert [sample["name"] for sample in reader] == ["b", "a"]
         assert reader.facts()["files"] == 2
     with bp.open(tmp_path) as reader:
-        assert [one["name"] for one in reader] == ["b", "a"]
+        assert [sample["name"] for sample in reader] == ["b", "a"]
     assert bp.verify(index).problems == []
     index.write_text(json.dumps({"weight_map": {"z": "pytorch_model-1.pt"}}))
     with pytest.raises(bp.DamagedError, match="no tensor 'z'"):
@@ -211,10 +214,12 @@ def rebuilt(storage="FloatStorage", key="0", count=4, offset=0, shape=(4,), stri
     def put(value):
         return pickle.dumps(value, 2)[2:-1]
 
-    said = (
+    output = (
         b"(" + put("storage") + f"ctorch\n{storage}\n".encode() + put(key) + put("cpu") + put(count) + b"tQ"
     )
-    call = b"ctorch._utils\n_rebuild_tensor_v2\n(" + said + put(offset) + put(shape) + put(stride) + b"\x89}"
+    call = (
+        b"ctorch._utils\n_rebuild_tensor_v2\n(" + output + put(offset) + put(shape) + put(stride) + b"\x89}"
+    )
     return b"\x80\x02}" + put("w") + call + more + b"tRs."
 
 
@@ -337,11 +342,11 @@ def test_the_archives_own_checksums_are_verified(tmp_path):
 def test_older_files_with_parts_of_storages():
     """A storage that is a part of another, as PyTorch 0.4 wrote them."""
     data = pickle.dumps
-    said = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\4(X\1\0\0\x001K\1K\2ttQ."
-    pickles = TensorUnpickler(memoryview(data(1, 2) + b"\x80\x02" + said))
+    output = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\4(X\1\0\0\x001K\1K\2ttQ."
+    pickles = TensorUnpickler(memoryview(data(1, 2) + b"\x80\x02" + output))
     assert pickles.load() == 1
-    found = pickles.load()
-    assert (found.key, found.count, found.offset) == ("0", 2, 1)
+    loaded = pickles.load()
+    assert (loaded.key, loaded.count, loaded.offset) == ("0", 2, 1)
     assert pickles.storages["0"].count == 4
 
 
@@ -370,9 +375,9 @@ plain = st.recursive(
 
 @given(value=plain, protocol=st.integers(2, 5))
 def test_plain_values_are_read_as_python_reads_them(value, protocol):
-    found = TensorUnpickler(memoryview(pickle.dumps(value, protocol))).load()
-    assert found == value
-    assert type(found) is type(value)
+    loaded = TensorUnpickler(memoryview(pickle.dumps(value, protocol))).load()
+    assert loaded == value
+    assert type(loaded) is type(value)
 
 
 @given(data=st.binary(max_size=200))

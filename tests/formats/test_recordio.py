@@ -72,9 +72,9 @@ def test_golden_images_with_one_or_several_labels(tmp_path):
         assert reader.schema["label"] == bp.Tensor("float32", (None,))
         assert reader.schema["id"] == reader.schema["id2"] == bp.Int("uint64")
         assert len(reader) == len(expected)
-        for sample, cell, one in zip(reader, cells(reader)["image"], expected, strict=True):
-            assert sample["label"].tolist() == np.atleast_1d(np.float32(one["label"])).tolist()
-            assert (sample["id"], hashlib.sha256(cell).hexdigest()) == (one["id"], one["sha256"])
+        for sample, cell, value in zip(reader, cells(reader)["image"], expected, strict=True):
+            assert sample["label"].tolist() == np.atleast_1d(np.float32(value["label"])).tolist()
+            assert (sample["id"], hashlib.sha256(cell).hexdigest()) == (value["id"], value["sha256"])
     assert bp.verify(GOLDEN / "recordio/images.rec", decode=True).problems == []
     bp.convert(GOLDEN / "recordio/images.rec", tmp_path / "images.rec")
     for name in ("images.rec", "images.idx"):
@@ -96,8 +96,8 @@ def test_the_magic_may_stand_anywhere(tmp_path_factory, records):
         assert [sample["data"] for sample in reader] == records
         split = [any(data[at : at + 4] == MAGIC for at in range(0, len(data), 4)) for data in records]
         assert reader.facts()["split records"] == sum(split)
-        for row, one in enumerate(split):
-            assert (reader.spans("data", [row]) is None) == one
+        for row, item in enumerate(split):
+            assert (reader.spans("data", [row]) is None) == item
         assert (reader.spans("data") is None) == any(split)
     whole = path.read_bytes()
     assert all(whole[at : at + 4] == MAGIC for at in map(int, offsets(path)))

@@ -99,8 +99,8 @@ def test_samples_there_and_back(unmapped, tmp_path):
     with Reader(path, unmapped=unmapped) as reader:
         assert dict(reader.schema) == {**SCHEMA, "image": bp.Image()}
         assert not reader.raw
-        found = [[sample[name] for name in ("n", "t")] for sample in reader]
-        assert found == [[sample["n"], sample["t"]] for sample in SAMPLES]
+        actual = [[sample[name] for name in ("n", "t")] for sample in reader]
+        assert actual == [[sample["n"], sample["t"]] for sample in SAMPLES]
         assert cells(reader)["image"] == [sample["image"] for sample in SAMPLES]
         assert reader.read([8, 0, 8], ["t"])["t"].sizes.tolist() == [8, 0, 8]
         assert reader.read([1], []) == {}
@@ -139,8 +139,8 @@ def test_which_schema_counts(tmp_path):
     stored = bp.Schema(t=bp.Bytes())
     assert Reader(path, stored=stored).schema == stored
     given = {"n": {"kind": "int", "optional": True}, "t": "text"}
-    for one in (given, json.dumps(given), json.dumps([{"name": "n", "kind": "int", "optional": True}])):
-        reader = Reader(path, schema=one, stored=stored)
+    for item in (given, json.dumps(given), json.dumps([{"name": "n", "kind": "int", "optional": True}])):
+        reader = Reader(path, schema=item, stored=stored)
         assert reader.schema["n"] == bp.Int(optional=True)
         assert reader[3]["n"] == 3
     for wrong in ("{", "3", '{"n": "nonsense"}'):

@@ -108,12 +108,12 @@ def test_no_path_at_all():
         bp.open([])
 
 
-@pytest.mark.parametrize(("made", "times"), [("shards", 1), ("classes", 2)])
-def test_a_folder_is_probed_once(made, times, numbered, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("result", "times"), [("shards", 1), ("classes", 2)])
+def test_a_folder_is_probed_once(result, times, numbered, tmp_path, monkeypatch):
     images = tmp_path / "images"
     images.mkdir()
     (images / "a.jpg").write_bytes(jpeg())
-    folder = str(numbered if made == "shards" else images)
+    folder = str(numbered if result == "shards" else images)
     # Several formats look at a folder of images in one way, and the reader lists it once more.
     listed, asked, scandir, look = [], [], os.scandir, media.metadata_of
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
@@ -129,8 +129,8 @@ def test_a_folder_of_more_files_than_a_probe_lists(tmp_path):
         (tmp_path / f"{number}.npy").touch()
     probe = bp.Probe(str(tmp_path))
     assert len(probe.names) == FOLDER_ENTRIES
-    found = registry.files_of([tmp_path])
-    assert [os.path.basename(one.path) for one in found] == [f"{n}.npy" for n in range(FOLDER_ENTRIES + 1)]
+    result = registry.files_of([tmp_path])
+    assert [os.path.basename(item.path) for item in result] == [f"{n}.npy" for n in range(FOLDER_ENTRIES + 1)]
 
 
 def test_tables_of_text_beside_shards_describe_them(numbered):
@@ -148,13 +148,13 @@ def test_tables_of_text_beside_shards_describe_them(numbered):
 
 def test_the_table_is_made_of_the_formats():
     modules = {
-        one.name
-        for one in pkgutil.iter_modules(formats.__path__)
-        if one.name not in ("_table", "base", "registry")
+        module.name
+        for module in pkgutil.iter_modules(formats.__path__)
+        if module.name not in ("_table", "base", "registry")
     }
-    assert {name: one.outline for name, one in registry.own_formats().items()} == OUTLINES, "make docs"
+    assert {name: item.outline for name, item in registry.own_formats().items()} == OUTLINES, "make docs"
     assert set(OUTLINES) == modules, "make docs"
-    assert [name for name, one in registry.own_formats().items() if one.name != name] == []
+    assert [name for name, item in registry.own_formats().items() if item.name != name] == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_folder_needs_only_the_formats_of_folders(tmp_path):
         "_table",
         "base",
         "registry",
-        *(name for name, one in OUTLINES.items() if one.folder is not False),
+        *(name for name, outline in OUTLINES.items() if outline.folder is not False),
     }
 
 
@@ -275,7 +275,7 @@ def test_no_format_to_write(path, reason):
         target_format(path)
 
 
-@pytest.mark.parametrize("one", registry.all_formats().values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", registry.all_formats().values(), ids=lambda item: item.name)
 def test_every_format_describes_itself(one):
     row = one.describe()
     assert row["name"] == one.name == one.reader.format
@@ -290,8 +290,8 @@ def test_damaged_bytes_are_a_no_for_every_format(tmp_path):
     path = tmp_path / "a"
     for size in (0, 1, 7, 24, 1065, 20_000):
         path.write_bytes(rng.bytes(size))
-        for one in registry.all_formats().values():
-            assert one.matches(bp.Probe(str(path))) is False
+        for spec in registry.all_formats().values():
+            assert spec.matches(bp.Probe(str(path))) is False
 
 
 def test_a_probe_of_a_folder(tmp_path):
@@ -331,11 +331,11 @@ def installed(monkeypatch):
     """Pretend that a package with these entry points is installed."""
 
     def install(**entries):
-        found = [
+        result = [
             importlib.metadata.EntryPoint(name, value, known.ENTRY_POINTS) for name, value in entries.items()
         ]
         monkeypatch.setattr(
-            importlib.metadata, "entry_points", lambda group: found if group == known.ENTRY_POINTS else []
+            importlib.metadata, "entry_points", lambda group: result if group == known.ENTRY_POINTS else []
         )
         known.plug_ins.cache_clear()
 
@@ -362,9 +362,9 @@ def test_a_plug_in_is_a_format_like_others(installed, tmp_path):
 def test_a_plug_in_that_does_not_load_takes_no_other_with_it(value, installed):
     installed(broken=value, lines=f"{__name__}:LINES")
     with pytest.warns(UserWarning, match="the format plug-in broken does not load"):
-        found = registry.all_formats()
-    assert "lines" in found
-    assert "npz" in found
+        result = registry.all_formats()
+    assert "lines" in result
+    assert "npz" in result
 
 
 def test_a_plug_in_cannot_replace_a_format_of_ours(installed, monkeypatch):
@@ -387,5 +387,5 @@ def test_a_plug_in_may_say_what_belongs_together(installed, monkeypatch, tmp_pat
     installed(lines=f"{__name__}:LINES", notes=f"{__name__}:NO_FORMAT")
     for number, name in enumerate(("a.lead", "b.lines", "c.lines", "d.notes")):
         (tmp_path / name).write_text(f"{number}\n")
-    assert [one["n"] for one in bp.open(tmp_path)] == [0, 2]
-    assert [one["n"] for one in bp.open(f"{tmp_path}/*.l*")] == [0, 2]
+    assert [sample["n"] for sample in bp.open(tmp_path)] == [0, 2]
+    assert [sample["n"] for sample in bp.open(f"{tmp_path}/*.l*")] == [0, 2]

@@ -27,8 +27,8 @@ class TestSuite(ModelSuite):
 
 def write(path, samples, **options):
     with bp.create(path, TENSORS, **options) as out:
-        for one in samples:
-            out.append(one)
+        for sample in samples:
+            out.append(sample)
     return path
 
 
@@ -40,7 +40,8 @@ def raw(path, header, data=b""):
 
 def said(**tensors):
     return {
-        name: dict(zip(("dtype", "shape", "data_offsets"), one, strict=True)) for name, one in tensors.items()
+        name: dict(zip(("dtype", "shape", "data_offsets"), item, strict=True))
+        for name, item in tensors.items()
     }
 
 
@@ -48,8 +49,11 @@ def said(**tensors):
 def test_files_of_the_reference(name):
     expected = json.loads((GOLDEN / "safetensors/expected.json").read_text())[name]
     with bp.open(GOLDEN / "safetensors" / name) as reader:
-        found = {one["name"]: [one["dtype"], one["shape"].tolist(), one["data"].hex()] for one in reader}
-        assert found == expected
+        actual = {
+            sample["name"]: [sample["dtype"], sample["shape"].tolist(), sample["data"].hex()]
+            for sample in reader
+        }
+        assert actual == expected
         assert dict(reader.metadata) == ({"format": "pt", "by": "größe"} if "dtypes" in name else {})
     assert bp.verify(GOLDEN / "safetensors" / name).problems == []
 
@@ -63,12 +67,12 @@ def test_the_reference_reads_what_we_write(tmp_path):
     path = write(
         tmp_path / "a.safetensors", [tensor("odd", "bool", (3,)), *samples], metadata={"größe": "ja"}
     )
-    found = dict(reference.deserialize(path.read_bytes()))
-    for one in samples:
-        there = found[one["name"]]
-        assert there["dtype"] == ours.NAMES[one["dtype"]]
-        assert there["shape"] == one["shape"].tolist()
-        assert bytes(there["data"]) == one["data"]
+    result = dict(reference.deserialize(path.read_bytes()))
+    for sample in samples:
+        there = result[sample["name"]]
+        assert there["dtype"] == ours.NAMES[sample["dtype"]]
+        assert there["shape"] == sample["shape"].tolist()
+        assert bytes(there["data"]) == sample["data"]
     with reference.safe_open(path, "np") as opened:
         assert opened.metadata() == {"größe": "ja"}
     # Though there are no gaps, and a bool of three bytes came first.
@@ -87,9 +91,9 @@ def test_arrays_of_the_reference(tmp_path):
     }
     reference.save_file(arrays, tmp_path / "a.safetensors")
     with bp.open(tmp_path / "a.safetensors") as reader:
-        found = reader.tensors()
-        assert set(found) == set(arrays)
-        assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+        result = reader.tensors()
+        assert set(result) == set(arrays)
+        assert all(np.array_equal(result[name], arrays[name]) for name in arrays)
     write(tmp_path / "b.safetensors", [from_array(name, array) for name, array in arrays.items()])
     back = reference.load_file(tmp_path / "b.safetensors")
     assert all(np.array_equal(back[name], arrays[name]) for name in arrays)
@@ -122,7 +126,7 @@ def test_a_model_in_several_files(tmp_path):
     )
     with bp.open(index) as reader:
         assert reader.format == "safetensors"
-        assert [one["name"] for one in reader] == ["a", "b", "c"]
+        assert [sample["name"] for sample in reader] == ["a", "b", "c"]
         assert reader.where(2).endswith("00002-of-00002.safetensors")
         assert reader.facts()["files"] == 2
         assert len(reader.spans("data").files) == 2
@@ -130,7 +134,7 @@ def test_a_model_in_several_files(tmp_path):
     # A folder, a glob or a list of all of them: every tensor comes once, through the index.
     for every in (tmp_path, f"{tmp_path}/*", sorted(tmp_path.iterdir())):
         with bp.open(every) as reader:
-            assert [one["name"] for one in reader] == ["a", "b", "c"]
+            assert [sample["name"] for sample in reader] == ["a", "b", "c"]
     bp.convert(index, tmp_path / "whole.safetensors")
     assert bp.verify(tmp_path / "whole.safetensors", against=str(index)).problems == []
     os.rename(tmp_path / "model-00002-of-00002.safetensors", tmp_path / "elsewhere")

@@ -32,12 +32,12 @@ FLOAT, STRING, INT4 = 1, 7, 29
 
 
 def entries(pairs):
-    made, last = b"", b""
+    result, last = b"", b""
     for key, value in pairs:
         shared = next((n for n, (a, b) in enumerate(zip(key, last, strict=False)) if a != b), len(last))
-        made += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        result += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
         last = key
-    return made
+    return result
 
 
 def stored(content, pack=None):
@@ -50,8 +50,8 @@ def table(*blocks, pack=None, handles=None):
     """A table of blocks, each a list of (key, value) or the bytes of its entries."""
     restarts = (0).to_bytes(4, "little") + (1).to_bytes(4, "little")
     out, places = b"", []
-    for one in blocks:
-        data, size = stored((one if isinstance(one, bytes) else entries(one)) + restarts, pack)
+    for item in blocks:
+        data, size = stored((item if isinstance(item, bytes) else entries(item)) + restarts, pack)
         places.append((f"{len(places):04}".encode(), varint(len(out)) + varint(size)))
         out += data
     data, size = stored(entries(places if handles is None else handles) + restarts)
@@ -61,7 +61,7 @@ def table(*blocks, pack=None, handles=None):
 
 
 def entry(*, dtype=FLOAT, shape=(2,), shard=0, start=0, size=8, crc=0):
-    dims = b"".join(block(2, number(1, one)) for one in shape)
+    dims = b"".join(block(2, number(1, item)) for item in shape)
     crc = varint(6 << 3 | 5) + crc.to_bytes(4, "little")
     where = number(3, shard) + number(4, start) + number(5, size)
     return number(1, dtype) + block(2, dims) + where + crc
@@ -120,16 +120,16 @@ def test_what_info_shows():
 def test_every_dtype_of_a_checkpoint():
     expected = np.load(CHECKPOINTS / "types.npz")
     with bp.open(CHECKPOINTS / "types.index") as reader:
-        found = {one["name"]: one for one in reader}
-        assert {name.replace("/", "|") for name in found} == set(expected)
-        for name, one in found.items():
+        result = {sample["name"]: sample for sample in reader}
+        assert {name.replace("/", "|") for name in result} == set(expected)
+        for name, value in result.items():
             wanted = expected[name.replace("/", "|")]
-            if one["dtype"] in ("int4", "uint4"):
+            if value["dtype"] in ("int4", "uint4"):
                 # TensorFlow keeps one in a byte, we two.
                 pairs = np.append(wanted & 15, np.uint8(0)).reshape(-1, 2)
                 wanted = pairs[:, 0] | pairs[:, 1] << 4
-            assert one["data"] == wanted.tobytes(), name
-            assert name in ("scalar", "empty", "ragged/key:0") or name == f"all/{one['dtype']}"
+            assert value["data"] == wanted.tobytes(), name
+            assert name in ("scalar", "empty", "ragged/key:0") or name == f"all/{value['dtype']}"
         assert reader.tensors()["all/int4"].astype(int).min() < 0
         assert reader.facts()["no numbers"] == {"texts": "string [3]"}
     assert bp.verify(CHECKPOINTS / "types.index").problems == []
@@ -170,7 +170,7 @@ def test_to_other_formats_bit_by_bit(suffix, tmp_path):
     }.get(suffix, ())
     with bp.open(CHECKPOINTS / "types.index") as reader:
         chosen = reader.subset(
-            [n for n, one in enumerate(reader) if not one["dtype"].startswith(lacking or "-")]
+            [n for n, sample in enumerate(reader) if not sample["dtype"].startswith(lacking or "-")]
         )
         assert len(chosen) >= 16
         bp.convert(chosen, tmp_path / f"a{suffix}")
@@ -182,7 +182,7 @@ def test_to_other_formats_bit_by_bit(suffix, tmp_path):
 def test_threads_pickles_and_processes():
     with bp.open(CHECKPOINTS / "types.index") as reader, ThreadPoolExecutor(8) as pool:
         expected = cells(reader)
-        assert all(found == expected for found in pool.map(lambda _: cells(reader), range(32)))
+        assert all(item == expected for item in pool.map(lambda _: cells(reader), range(32)))
         script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
         script += "sys.stdout.buffer.write(pickle.dumps(cells(pickle.load(sys.stdin.buffer))))"
         done = processes.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
@@ -262,7 +262,7 @@ def test_any_keys(pairs, size):
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("result", "message"),
     [
         (table([(b"b", b""), (b"a", b"")]), "in no order"),
         (table([(b"a", b""), (b"a", b"")]), "in no order"),
@@ -278,9 +278,9 @@ def test_any_keys(pairs, size):
         (bytes(40) + MAGIC, "reaches beyond it"),
     ],
 )
-def test_tables_that_lie(made, message, tmp_path):
-    (tmp_path / "c.index").write_bytes(made)
-    with memory_bounded(len(made)), pytest.raises(bp.DamagedError, match=message) as caught:
+def test_tables_that_lie(result, message, tmp_path):
+    (tmp_path / "c.index").write_bytes(result)
+    with memory_bounded(len(result)), pytest.raises(bp.DamagedError, match=message) as caught:
         bp.open(tmp_path / "c.index", format="savedmodel")
     assert caught.value.path == str(tmp_path / "c.index")
 
@@ -365,8 +365,8 @@ def test_damage_gives_errors_or_values(damage, tmp_path):
         unread = {*range(file.stat().st_size - 48, file.stat().st_size)} if file == path else set()
         data = file.read_bytes()
         for what, good in survive(itertools.islice(damage(file), 400 if damage is cuts else 120), bounded):
-            found = damage is cuts or not unread & {int(word) for word in what.split() if word.isdigit()}
-            assert not (good and found), f"unnoticed: {what}"
+            result = damage is cuts or not unread & {int(word) for word in what.split() if word.isdigit()}
+            assert not (good and result), f"unnoticed: {what}"
         file.write_bytes(data)
 
 

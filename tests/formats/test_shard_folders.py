@@ -17,13 +17,19 @@ pytestmark = pytest.mark.parametrize("format", ["mds", "litdata"])
 def test_pixels_stay_pixels_where_that_is_asked_for(format: str, tmp_path: Path) -> None:
     values = [pixels(4, 5, 3), pixels(2, 2), pixels(3, 1, 4)]
     path = written(
-        format, tmp_path / "a", {"x": bp.Image(mode=None)}, [{"x": one} for one in values], image_format="raw"
+        format,
+        tmp_path / "a",
+        {"x": bp.Image(mode=None)},
+        [{"x": value} for value in values],
+        image_format="raw",
     )
-    said = index_of(path)
-    encodings = said["shards"][0]["column_encodings"] if format == "mds" else said["config"]["data_format"]
+    output = index_of(path)
+    encodings = (
+        output["shards"][0]["column_encodings"] if format == "mds" else output["config"]["data_format"]
+    )
     assert encodings == ["pil"]
     with bp.open(path) as reader:
-        assert all(map(np.array_equal, [one["x"] for one in reader], values))
+        assert all(map(np.array_equal, [sample["x"] for sample in reader], values))
         spans = reader.spans("x", [1])
         assert spans is not None
         assert spans.shape is not None
@@ -47,9 +53,9 @@ def test_what_is_missing(format: str, tmp_path: Path) -> None:
         assert reader[1] == {**dict.fromkeys(schema), "there": 2}
         assert reader.read([0, 1], ["__missing__"])["__missing__"].values.tolist() == [3, 0]
     # Their own tools leave our note out.
-    change(path, lambda one: one.pop("batchplant"))
+    change(path, lambda item: item.pop("batchplant"))
     with bp.open(path) as reader:
-        found = reader[1]
-        assert found["__missing___"].tolist() == [1] * 6
-        assert (found["__missing__"], found["text"], found["meta"], found["photo"]) == (0, "", None, b"")
-        assert (found["row"].shape, found["free"].shape) == ((0,), (0, 0))
+        result = reader[1]
+        assert result["__missing___"].tolist() == [1] * 6
+        assert (result["__missing__"], result["text"], result["meta"], result["photo"]) == (0, "", None, b"")
+        assert (result["row"].shape, result["free"].shape) == ((0,), (0, 0))

@@ -225,7 +225,7 @@ def test_files_in_another_order(folder):
 def cut(number, start=0.0, duration=1.0, **more):
     """A cut as lhotse writes it."""
     source = {"type": "file", "channels": [0], "source": f"wavs/{number}.wav"}
-    said = {
+    output = {
         "id": "s",
         "recording_id": "r",
         "start": 0,
@@ -236,7 +236,7 @@ def cut(number, start=0.0, duration=1.0, **more):
     recording = {"id": "r", "sources": [source], "sampling_rate": RATE, "num_samples": 8000, "duration": 1.0}
     return {
         "id": f"speaker/{number}.cut", "start": start, "duration": duration, "channel": 0,
-        "supervisions": [said, {**said, "text": "more", "speaker": "A", "language": "en"}],
+        "supervisions": [output, {**output, "text": "more", "speaker": "A", "language": "en"}],
         "recording": recording, "type": "MonoCut", **more,
     }  # fmt: skip
 
@@ -251,7 +251,7 @@ def test_cuts_of_lhotse(folder, suffix):
         assert reader.format == "lhotse"
         assert [sample["text"] for sample in reader] == [f"words {number} more" for number in range(3)]
         assert (reader[1]["speaker"], reader[1]["language"]) == ("A", "en")
-        assert [one["text"] for one in reader[0]["supervisions"]] == ["words 0", "more"]
+        assert [sample["text"] for sample in reader[0]["supervisions"]] == ["words 0", "more"]
         assert bytes(reader.read([0])["audio"][0]) == sound(0)
         assert reader.spans("audio", [0]).files[0].endswith("wavs/0.wav")
         assert reader.spans("audio", [0, 1]) is None
@@ -359,6 +359,6 @@ def test_what_lhotse_writes(folder):
     cuts.to_shar(folder / "shar", fields={"recording": "wav"}, shard_size=4)
     for path in (folder / "cuts.jsonl.gz", folder / "shar"):
         with bp.open(path) as reader:
-            assert [sample["id"] for sample in reader] == [one.id for one in cuts]
-            for row, one in enumerate(cuts):
-                assert np.array_equal(heard(reader, row).T, np.rint(one.load_audio() * 32768))
+            assert [sample["id"] for sample in reader] == [item.id for item in cuts]
+            for row, cut in enumerate(cuts):
+                assert np.array_equal(heard(reader, row).T, np.rint(cut.load_audio() * 32768))

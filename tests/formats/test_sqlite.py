@@ -69,7 +69,7 @@ def test_rows_and_kinds(tmp_path):
     bp.convert(path, tmp_path / "a.parquet")
     with bp.open(path) as ours, bp.open(tmp_path / "a.parquet") as copied:
         assert copied.schema == ours.schema
-        assert [repr(one) for one in copied] == [repr(one) for one in ours]
+        assert [repr(item) for item in copied] == [repr(our) for our in ours]
 
 
 def test_tables_and_fields(tmp_path):
@@ -107,7 +107,7 @@ def test_values_of_any_type_in_any_column(tmp_path):
     mixed = write(
         tmp_path / "b.db", "CREATE TABLE t (a, rowid TEXT)", rows=[(1, "x"), ("two", "y"), (3.5, None)]
     )
-    assert [one["a"] for one in bp.open(mixed)] == ["1", "two", "3.5"]
+    assert [sample["a"] for sample in bp.open(mixed)] == ["1", "two", "3.5"]
     texts = write(tmp_path / "c.db", "CREATE TABLE t (a JSON, b INT)", rows=[('{"n": [1]}', 2**63 - 1)])
     assert bp.open(texts)[0] == {"a": {"n": [1]}, "b": 2**63 - 1}
 
@@ -158,7 +158,7 @@ def test_damage(damage, tmp_path):
     def read():
         try:
             with bp.open(path, format="sqlite") as data:
-                return [one["name"] for one in data] != []
+                return [row["name"] for row in data] != []
         except bp.BatchplantError:
             return False
 

@@ -52,8 +52,8 @@ def keys(path: Path) -> list[str]:
 
 
 def files_of(path: Path) -> list[str]:
-    found = [os.path.join(top, name) for top, _, names in os.walk(path, followlinks=True) for name in names]
-    return sorted(found, key=lambda name: os.path.relpath(name, path))
+    result = [os.path.join(top, name) for top, _, names in os.walk(path, followlinks=True) for name in names]
+    return sorted(result, key=lambda name: os.path.relpath(name, path))
 
 
 def test_a_second_opening_lists_nothing(photos: Path, scans: list[str]) -> None:

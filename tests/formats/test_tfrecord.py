@@ -45,8 +45,8 @@ class Records(FormatSuite):
         [problem] = verify(path).problems
         assert (problem.sample, problem.message) == (11, "the checksum of the record is wrong")
         # The cells' own checksums tell.
-        found = verify(bp.open(path, check=False)).problems
-        assert {(one.sample, one.field) for one in found} == {(11, None), (11, "image")}
+        result = verify(bp.open(path, check=False)).problems
+        assert {(item.sample, item.field) for item in result} == {(11, None), (11, "image")}
 
 
 class TestSuite(Records):
@@ -134,21 +134,21 @@ def test_shards_without_a_suffix_in_a_folder(tmp_path):
 def test_golden_sequences():
     with bp.open(FILES / "sequence.tfrecord") as reader:
         assert dict(reader.schema) == {"id": bp.Int(), "frames": bp.Tensor("float32", (None, 2))}
-        found = [{"id": one["id"], "frames": one["frames"].tolist()} for one in reader]
-        assert found == json.loads((FILES / "sequence.json").read_text())
+        actual = [{"id": row["id"], "frames": row["frames"].tolist()} for row in reader]
+        assert actual == json.loads((FILES / "sequence.json").read_text())
     given = {"id": FixedLen(int), "frames": FixedLenSequence("float32", (2,))}
     with bp.open(FILES / "sequence.tfrecord", features=given) as reader:
-        assert [one["frames"].shape for one in reader] == [(n, 2) for n in range(6)]
+        assert [row["frames"].shape for row in reader] == [(n, 2) for n in range(6)]
 
 
 def test_golden_raw_and_empty():
     with bp.open(FILES / "raw_bytes.tfrecord") as reader:
         assert dict(reader.schema) == {"data": bp.Bytes()}
-        assert [len(one["data"]) for one in reader] == [0, 1, 0, 10240] or len(reader) == 4
+        assert [len(row["data"]) for row in reader] == [0, 1, 0, 10240] or len(reader) == 4
         spans = reader.spans("data")
         whole = (FILES / "raw_bytes.tfrecord").read_bytes()
-        for row, one in enumerate(reader):
-            assert whole[spans.start[row] : spans.start[row] + spans.size[row]] == one["data"]
+        for row, sample in enumerate(reader):
+            assert whole[spans.start[row] : spans.start[row] + spans.size[row]] == sample["data"]
     with bp.open(FILES / "empty.tfrecord") as reader:
         assert len(reader) == 0
         assert list(reader) == []
@@ -160,8 +160,8 @@ def test_spans_lie_inside_of_the_records():
         whole = (FILES / "plain.tfrecord").read_bytes()
         spans = reader.spans("image", [4, 0])
         for row, number in enumerate((4, 0)):
-            found = whole[spans.start[row] : spans.start[row] + spans.size[row]]
-            assert hashlib.sha256(found).hexdigest() == EXPECTED[number]["image_sha256"]
+            result = whole[spans.start[row] : spans.start[row] + spans.size[row]]
+            assert hashlib.sha256(result).hexdigest() == EXPECTED[number]["image_sha256"]
         assert all(reader.spans(name) is None for name in ("label", "emb", "toks"))
 
 
@@ -190,8 +190,8 @@ def test_given_features():
 def test_a_given_schema():
     given = {"image": "image", "label": bp.Int(names=tuple("abcdefghijklmnopqrstuvwxyz")), "toks": "json"}
     with bp.open(FILES / "plain.tfrecord", schema={**given, "label": bp.Int("int8")}) as reader:
-        assert [one["label"] for one in reader] == [one["label"] for one in EXPECTED]
-        assert [one["toks"] for one in reader] == [one["toks"] for one in EXPECTED]
+        assert [row["label"] for row in reader] == [value["label"] for value in EXPECTED]
+        assert [row["toks"] for row in reader] == [value["toks"] for value in EXPECTED]
     with bp.open(FILES / "plain.tfrecord", schema={"label": bp.Int("uint8")}) as reader:
         with pytest.raises(bp.DecodeError, match="-3 does not fit uint8") as caught:
             reader.read([5, 0])
@@ -219,7 +219,7 @@ def test_bytes_as_numbers(tmp_path, suffix):
         assert np.array_equal(reader.read([3, 0, 8])["image"], PIXELS[[3, 0, 8]])
         assert np.array_equal(reader[2]["image"], PIXELS[2])
         batches = list(bp.Loader(reader, 4, order="sequential"))
-        assert np.array_equal(np.concatenate([np.asarray(one["image"]) for one in batches]), PIXELS)
+        assert np.array_equal(np.concatenate([np.asarray(batch["image"]) for batch in batches]), PIXELS)
     with bp.open(path, schema={"image": bp.Tensor("<u2", (None, 10))}) as reader:
         assert reader[1]["image"].tobytes() == PIXELS[1].tobytes()
         assert reader[1]["image"].shape == (3, 10)
@@ -253,7 +253,7 @@ def test_bytes_of_another_size_are_named(tmp_path, field, says):
             error = caught.value
             assert (error.path, error.sample, error.field, error.offset) == (path, 2, "image", place)
         assert reader.read([0, 1, 3])["image"] is not None
-        assert [one.sample for one in verify(reader).problems] == [2]
+        assert [problem.sample for problem in verify(reader).problems] == [2]
 
 
 def test_numbers_of_a_feature_that_is_missing(tmp_path):
@@ -263,7 +263,7 @@ def test_numbers_of_a_feature_that_is_missing(tmp_path):
             out.append({"image": None if n == 2 else bytes([n, n]), "n": n})
     given = {"image": bp.Tensor("uint8", (2,), optional=True)}
     with bp.open(tmp_path / "a.tfrecord", schema=given) as reader:
-        assert [None if one["image"] is None else one["image"].tolist() for one in reader] == [
+        assert [None if row["image"] is None else row["image"].tolist() for row in reader] == [
             [0, 0], [1, 1], None, [3, 3],
         ]  # fmt: skip
 
@@ -287,7 +287,7 @@ def test_features_that_do_not_fit(feature, sample, reason):
         [name] = feature
         assert (caught.value.sample, caught.value.field) == (sample, name)
         assert caught.value.path == str(FILES / "plain.tfrecord")
-        assert {one.sample for one in verify(reader).problems} >= {sample}
+        assert {problem.sample for problem in verify(reader).problems} >= {sample}
 
 
 @pytest.mark.parametrize(
@@ -385,8 +385,8 @@ def test_shards_that_differ_in_what_is_there(tmp_path):
             "n": bp.Int(),
             "maybe": bp.Float("float32", optional=True),
         }
-        assert [len(one["ids"]) for one in reader] == [1] * 4 + [3] * 4 + [0, 1, 2, 3]
-        assert [one["maybe"] for one in reader] == [1.5] * 4 + [None] * 4 + [2.5, None, 2.5, None]
+        assert [len(row["ids"]) for row in reader] == [1] * 4 + [3] * 4 + [0, 1, 2, 3]
+        assert [row["maybe"] for row in reader] == [1.5] * 4 + [None] * 4 + [2.5, None, 2.5, None]
 
 
 def test_files_that_are_not_local():
@@ -412,10 +412,10 @@ def test_no_fields_at_all():
 def turns(lengths, cycle, block):
     """As tf.data does it, step by step."""
     ends = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-    found, waiting, at = [], list(range(len(lengths))), list(ends[:-1])
+    result, waiting, at = [], list(range(len(lengths))), list(ends[:-1])
     slots = [None] * cycle
     turn = 0
-    while waiting or any(one is not None for one in slots):
+    while waiting or any(slot is not None for slot in slots):
         if slots[turn] is None and waiting:
             slots[turn] = waiting.pop(0)
         if slots[turn] is not None:
@@ -424,10 +424,10 @@ def turns(lengths, cycle, block):
                 if at[one] == ends[one + 1]:
                     slots[turn] = None
                     break
-                found.append(at[one])
+                result.append(at[one])
                 at[one] += 1
         turn = (turn + 1) % cycle
-    return found
+    return result
 
 
 def test_the_order_of_interleaving():
@@ -441,13 +441,13 @@ def test_the_order_of_interleaving():
 
 def test_interleaved_shards():
     shards = [bp.open(FILES / f"shard-{n:05d}-of-00003.tfrecord") for n in range(3)]
-    labels = [[one["label"] for one in shard] for shard in shards]
-    found = [one["label"] for one in interleave(shards, cycle=2, block=3)]
-    assert found[:6] == labels[0][:3] + labels[1][:3]
-    assert sorted(found) == sorted(one["label"] for one in EXPECTED)
-    mixed = [[one["label"] for one in interleave(shards, seed=seed)] for seed in (0, 0, 1, 2, 3)]
+    labels = [[row["label"] for row in shard] for shard in shards]
+    result = [row["label"] for row in interleave(shards, cycle=2, block=3)]
+    assert result[:6] == labels[0][:3] + labels[1][:3]
+    assert sorted(result) == sorted(value["label"] for value in EXPECTED)
+    mixed = [[row["label"] for row in interleave(shards, seed=seed)] for seed in (0, 0, 1, 2, 3)]
     assert mixed[0] == mixed[1]
-    assert len({tuple(one) for one in mixed}) > 1
+    assert len({tuple(item) for item in mixed}) > 1
     for wrong in ({"cycle": 0}, {"block": 0}):
         with pytest.raises(bp.OptionError, match="at least 1"):
             interleave(shards, **wrong)
@@ -486,7 +486,7 @@ def test_a_length_that_lies(length, pack, tmp_path):
 def test_a_record_whose_checksum_is_wrong(tmp_path):
     path = written(tmp_path / "a.tfrecord")
     with bp.open(path) as reader:
-        start, size = (int(one[0]) for one in reader._runs(np.array([5])))
+        start, size = (int(item[0]) for item in reader._runs(np.array([5])))
     flip(path, start + size // 2, 0)
     with bp.open(path) as reader:
         with pytest.raises(bp.DamagedError, match="the checksum of the record is wrong") as caught:
@@ -494,7 +494,7 @@ def test_a_record_whose_checksum_is_wrong(tmp_path):
         assert (caught.value.sample, caught.value.offset) == (5, start)
         assert reader[4]["label"] == 1
     with bp.open(path, check=False) as reader:
-        assert [one.sample for one in verify(reader).problems] == [5]
+        assert [problem.sample for problem in verify(reader).problems] == [5]
     # The length itself: nothing behind it can be found.
     flip(path, start - 12, 0)
     with pytest.raises(bp.DamagedError, match="the checksum of a record's length is wrong") as caught:
@@ -525,7 +525,7 @@ def test_a_damaged_record_does_not_change_what_the_others_are(tmp_path):
 def test_a_feature_of_two_kinds(tmp_path):
     parts = [_native.example_write(1, [(b"x", 3, np.ones(1, np.int64).view(np.uint8), *run(8), None)])[0]] * 3
     parts.append(_native.example_write(1, [(b"x", 1, np.ones(1, np.uint8), *run(1), None)])[0])
-    (tmp_path / "a.tfrecord").write_bytes(b"".join(frame(one.tobytes()) for one in parts))
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(frame(part.tobytes()) for part in parts))
     with pytest.raises(bp.SchemaError, match="name the features to read") as caught:
         bp.open(tmp_path / "a.tfrecord")
     assert (caught.value.sample, caught.value.field) == (3, "x")
@@ -559,7 +559,7 @@ def test_records_larger_than_a_piece(tmp_path):
     records = [rng.bytes(size) for size in (10, 3 << 20, 0, 1 << 20, (1 << 20) - 16, 5)]
     (tmp_path / "a.tfrecord.gz").write_bytes(gzip.compress(b"".join(map(frame, records)), 1))
     with bp.open(tmp_path / "a.tfrecord.gz") as reader:
-        assert [one["data"] for one in reader] == records
+        assert [row["data"] for row in reader] == records
         assert reader[1]["data"] == records[1]
 
 
@@ -568,7 +568,7 @@ def test_a_record_too_large_to_look_into(tmp_path):
     path = tmp_path / "a.tfrecord.gz"
     path.write_bytes(gzip.compress(b"".join(map(frame, records)), 1))
     with bp.open(path) as reader:
-        assert [one["data"] for one in reader] == records
+        assert [row["data"] for row in reader] == records
     path.write_bytes(gzip.compress(b"".join(map(frame, records))[: 2 << 20], 1))
     with pytest.raises(bp.DamagedError, match="ends inside of a record"):
         bp.open(path)
@@ -581,11 +581,11 @@ def test_through_the_loader():
         with bp.open(FILES / f"{name}.tfrecord") as reader:
             loader = bp.Loader(reader, 5, order="sequential", pipelines=pipelines)
             batches[name] = [(batch["image"].copy(), batch["label"].copy()) for batch in loader]
-    found = [label for _, labels in batches["plain"] for label in labels.reshape(-1).tolist()]
-    assert found == [one["label"] for one in EXPECTED]
-    for one, two in zip(batches["plain"], batches["gzip"], strict=True):
-        assert one[0].shape == (5, 16, 16, 3)
-        assert np.array_equal(one[0], two[0])
+    actual = [label for _, labels in batches["plain"] for label in labels.reshape(-1).tolist()]
+    assert actual == [value["label"] for value in EXPECTED]
+    for item, two in zip(batches["plain"], batches["gzip"], strict=True):
+        assert item[0].shape == (5, 16, 16, 3)
+        assert np.array_equal(item[0], two[0])
 
 
 # --- TensorFlow itself --------------------------------------------------------------------------------
@@ -620,17 +620,17 @@ def test_tensorflow_reads_what_we_write(kind, tmp_path):
     name = "" if kind == "none" else kind.upper()
     done = processes.run([TENSORFLOW, "-c", _READ, path, name], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    for n, found in enumerate(json.loads(done.stdout.splitlines()[-1])):
+    for n, load in enumerate(json.loads(done.stdout.splitlines()[-1])):
         wrote = sample(n)
-        assert found["label"] == [wrote["label"]]
-        assert found["small"] == [n]
-        assert found["big"] == [-1 - n]
-        assert (found["real"], found["half"]) == ([n / 4], [n / 2])
-        assert bytes.fromhex(found["exact"][0]) == struct.pack("<d", n / 3)
-        assert found["flag"] == [n % 2 == 0]
-        assert bytes.fromhex(found["text"][0]).decode() == wrote["text"]
-        assert found["row"] == [n] * 4
-        assert found["ids"] == list(range(n))
-        assert found.get("maybe") == (None if n % 2 else [n])
-        assert bytes.fromhex(found["image"][0]) == wrote["image"]
-        assert found["shape"] == [8, 9 + n, 3]
+        assert load["label"] == [wrote["label"]]
+        assert load["small"] == [n]
+        assert load["big"] == [-1 - n]
+        assert (load["real"], load["half"]) == ([n / 4], [n / 2])
+        assert bytes.fromhex(load["exact"][0]) == struct.pack("<d", n / 3)
+        assert load["flag"] == [n % 2 == 0]
+        assert bytes.fromhex(load["text"][0]).decode() == wrote["text"]
+        assert load["row"] == [n] * 4
+        assert load["ids"] == list(range(n))
+        assert load.get("maybe") == (None if n % 2 else [n])
+        assert bytes.fromhex(load["image"][0]) == wrote["image"]
+        assert load["shape"] == [8, 9 + n, 3]

@@ -139,8 +139,8 @@ def test_a_damaged_tile_is_named(tmp_path):
     assert np.array_equal(reader.array("data")[0], STACK[0])
     with pytest.raises(bp.DamagedError, match=r"tile 2\.1\.1") as caught:
         reader.read([1, 2])
-    found = caught.value
-    assert (found.path, found.field, found.sample, found.offset) == (str(path), "data", 2, start)
+    result = caught.value
+    assert (result.path, result.field, result.sample, result.offset) == (str(path), "data", 2, start)
 
 
 @pytest.mark.parametrize("damage", [cuts, flips])

@@ -56,8 +56,8 @@ def flat(path: Path, values: Any, dtype: str = "<u2") -> str:
 
 
 def texts(path: Any, **options: Any) -> list[list[int]]:
-    with bp.open(path, format="tokens", **options) as found:
-        return [one["tokens"].tolist() for one in found]
+    with bp.open(path, format="tokens", **options) as reader:
+        return [row["tokens"].tolist() for row in reader]
 
 
 def write(path: Path, samples: list[list[int]], schema: Any = None, **options: Any) -> str:
@@ -74,19 +74,19 @@ def write(path: Path, samples: list[list[int]], schema: Any = None, **options: A
 def test_rows_and_documents(suffix: str, tmp_path: Path) -> None:
     values = [1, 2, 0, 0, 3, 4, 5, 0, 6]
     path = flat(tmp_path / "a.bin", values)
-    said = {"dtype": "uint16"}
+    output = {"dtype": "uint16"}
     if suffix == ".npy":
-        path, said = str(tmp_path / "a.npy"), {}
+        path, output = str(tmp_path / "a.npy"), {}
         np.save(path, np.array(values, np.uint16))
-    assert texts(path, length=4, **said) == [[1, 2, 0, 0], [3, 4, 5, 0], [6]]
-    assert texts(path, length=4, drop_last=True, **said) == [[1, 2, 0, 0], [3, 4, 5, 0]]
-    assert texts(path, eos=0, **said) == [[1, 2], [], [3, 4, 5], [6]]
-    assert texts(path, eos=0, keep_eos=True, **said) == [[1, 2, 0], [0], [3, 4, 5, 0], [6]]
-    assert texts(path, eos=6, **said) == [values[:-1]]
-    assert texts(path, eos=9, **said) == [values]
-    with bp.open(path, format="tokens", length=3, **said) as found:
-        assert found.schema["tokens"] == bp.Tensor("uint16", (3,))
-        assert found.spans("tokens", [1]).size.tolist() == [6]
+    assert texts(path, length=4, **output) == [[1, 2, 0, 0], [3, 4, 5, 0], [6]]
+    assert texts(path, length=4, drop_last=True, **output) == [[1, 2, 0, 0], [3, 4, 5, 0]]
+    assert texts(path, eos=0, **output) == [[1, 2], [], [3, 4, 5], [6]]
+    assert texts(path, eos=0, keep_eos=True, **output) == [[1, 2, 0], [0], [3, 4, 5, 0], [6]]
+    assert texts(path, eos=6, **output) == [values[:-1]]
+    assert texts(path, eos=9, **output) == [values]
+    with bp.open(path, format="tokens", length=3, **output) as reader:
+        assert reader.schema["tokens"] == bp.Tensor("uint16", (3,))
+        assert reader.spans("tokens", [1]).size.tolist() == [6]
 
 
 def test_a_npy_without_the_format_is_numbers(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_npy_without_the_format_is_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "dtype='uint16'"),
         ({"dtype": "uint16"}, "length=1024"),
@@ -106,8 +106,8 @@ def test_a_npy_without_the_format_is_numbers(tmp_path: Path) -> None:
         ({"dtype": "uint16", "eos": "x"}, "eos"),
     ],
 )
-def test_options_that_do_not_fit(options: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(bp.OptionError, match=said):
+def test_options_that_do_not_fit(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(bp.OptionError, match=message):
         bp.open(flat(tmp_path / "a.bin", range(10)), format="tokens", **options)
 
 
@@ -131,9 +131,9 @@ def test_documents_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = flat(tmp_path / "a.bin", [1, 0, 2, 3, 0])
     how: dict[str, Any] = {"dtype": "uint16", "index": "write"}
     assert texts(path, eos=0, **how) == [[1], [2, 3]]
-    with bp.open(path, format="tokens", eos=0, **how) as found, monkeypatch.context() as patch:
-        patch.setattr(type(found), "_scan", None)
-        assert len(found.refresh()) == 2
+    with bp.open(path, format="tokens", eos=0, **how) as reader, monkeypatch.context() as patch:
+        patch.setattr(type(reader), "_scan", None)
+        assert len(reader.refresh()) == 2
     # That of another token, or dtype, is another one.
     assert texts(path, eos=3, **how) == [[1, 0, 2], [0]]
     assert texts(path, eos=3, **{**how, "dtype": "uint8"}) == [[1, 0, 0, 0, 2, 0], [0, 0, 0]]
@@ -146,8 +146,8 @@ def test_documents_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_lengths_are_known_and_rows_are_packed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.bin", [[1, 2, 3], [], [4, 5]], eos=0)
-    with bp.open(path) as found:
-        assert sizes_of(found, ["tokens"], np.arange(3)).tolist() == [6, 0, 4]
+    with bp.open(path) as reader:
+        assert sizes_of(reader, ["tokens"], np.arange(3)).tolist() == [6, 0, 4]
     loader = bp.Loader(bp.open(path), 1, order="sequential", pack=Pack(8, eos=0))
     assert [batch["tokens"].tolist() for batch in loader] == [[[1, 2, 3, 0, 0, 4, 5, 0]]]
     loader.close()
@@ -166,11 +166,11 @@ def test_read_from_a_bucket(bucket: Bucket) -> None:
 def test_documents_are_appended(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"a{suffix}", [[1, 2], []], eos=0, checksums=True)
     write(tmp_path / f"a{suffix}", [[3], [4, 5]], mode="append")
-    found = np.load(path) if suffix == ".npy" else np.fromfile(path, "<u2")
-    assert found.tolist() == [1, 2, 0, 0, 3, 0, 4, 5, 0]
+    result = np.load(path) if suffix == ".npy" else np.fromfile(path, "<u2")
+    assert result.tolist() == [1, 2, 0, 0, 3, 0, 4, 5, 0]
     assert texts(path) == [[1, 2], [], [3], [4, 5]]
     assert bp.verify(path, format="tokens").ok
-    assert sorted(os.listdir(tmp_path)) == [f"a{suffix}{one}" for one in ("", ".crc", ".tokens.json")]
+    assert sorted(os.listdir(tmp_path)) == [f"a{suffix}{text}" for text in ("", ".crc", ".tokens.json")]
 
 
 def test_files_of_others_are_appended_to(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from objects import CLASSES, DetectionSuite, image
 
 
 def corners(n):
-    return np.array([[one, 1.25, 2.5 + one, 3.5] for one in range(n % 4)], np.float32).reshape(-1, 4)
+    return np.array([[number, 1.25, 2.5 + number, 3.5] for number in range(n % 4)], np.float32).reshape(-1, 4)
 
 
 class TestSuite(DetectionSuite):
@@ -51,9 +51,9 @@ def voc(folder, annotations, **more):
 
 
 def test_as_the_challenge_has_it(tmp_path):
-    found = {"b": xml(("dog", (1, 1, 10, 8)), ("cat", (3, 2, 5, 4))), "a": xml()}
+    result = {"b": xml(("dog", (1, 1, 10, 8)), ("cat", (3, 2, 5, 4))), "a": xml()}
     lists = {"ImageSets/Main/train.txt": b"b\n", "ImageSets/Main/dog_train.txt": b"b  1\na -1\n"}
-    data = voc(tmp_path / "data", found, **lists, **{"SegmentationClass/b.png": png(8, 10)})
+    data = voc(tmp_path / "data", result, **lists, **{"SegmentationClass/b.png": png(8, 10)})
     with bp.open(data) as reader:
         assert reader.format == "voc"
         assert reader.schema["boxes"] == bp.Boxes(
@@ -65,11 +65,11 @@ def test_as_the_challenge_has_it(tmp_path):
     assert first["mask"] is None
     assert first["boxes"].shape == (0, 4)
     assert second["boxes"].tolist() == [[0, 0, 10, 8], [2, 1, 5, 4]]
-    assert [reader.schema["labels"].names[one] for one in second["labels"]] == ["dog", "cat"]
+    assert [reader.schema["labels"].names[item] for item in second["labels"]] == ["dog", "cat"]
     assert second["truncated"].tolist() == [True, True]
     assert second["pose"] == ["Left", "Left"]
     assert second["mask"].shape == (8, 10)
-    assert [one["file_name"] for one in bp.open(data, split="train")] == ["b.jpg"]
+    assert [sample["file_name"] for sample in bp.open(data, split="train")] == ["b.jpg"]
     assert len(bp.open(data, split="dog_train")) == 2
     with pytest.raises(bp.OptionError, match="no split 'val'; there are train"):
         bp.open(data, split="val")
@@ -92,8 +92,8 @@ def test_verify_names_what_is_wrong(tmp_path):
     (data / "JPEGImages" / "c.jpg").unlink()
     (data / "JPEGImages" / "d.jpg").write_bytes(jpeg())
     (data / "JPEGImages" / "b.jpg").write_bytes(jpeg(9, 11))
-    said = [(one.sample, one.field, one.message) for one in bp.verify(data).problems]
-    assert said == [
+    output = [(problem.sample, problem.field, problem.message) for problem in bp.verify(data).problems]
+    assert output == [
         (1, "image", "the image has 11×9 pixels, and its annotation says 10×8"),
         (0, "boxes", "object 0: box [0, 0, 20, 8] (xyxy) does not lie in the image of 10×8"),
         (1, "boxes", "object 0: box [4, 0, 4, 8] (xyxy) does not lie in the image of 10×8"),
@@ -133,9 +133,9 @@ def test_sizes_that_are_none(width, tmp_path):
 
 
 def test_splits_are_kept(tmp_path):
-    found = {stem: xml(("cat", (1, 1, 2, 2))) for stem in "abcd"}
+    result = {stem: xml(("cat", (1, 1, 2, 2))) for stem in "abcd"}
     lists = {"train": b"b\na\n", "val": b"c\n", "trainval": b"a\nb\nc\nd\n", "test": b"d\n"}
-    data = voc(tmp_path / "data", found, **{f"ImageSets/Main/{one}.txt": lists[one] for one in lists})
+    data = voc(tmp_path / "data", result, **{f"ImageSets/Main/{item}.txt": lists[item] for item in lists})
     with bp.open(data) as reader:
         assert reader.schema["split"] == bp.Int(names=("train", "val", "test"))
         assert [sample["split"] for sample in reader] == [0, 0, 1, 2]
@@ -143,7 +143,11 @@ def test_splits_are_kept(tmp_path):
     assert bp.convert(data, again).remarks == []
     assert bp.verify(again, against=data).ok
     main = again / "ImageSets" / "Main"
-    assert [(main / f"{one}.txt").read_text() for one in ("train", "val", "test")] == ["a\nb\n", "c\n", "d\n"]
+    assert [(main / f"{text}.txt").read_text() for text in ("train", "val", "test")] == [
+        "a\nb\n",
+        "c\n",
+        "d\n",
+    ]
     assert not (main / "trainval.txt").exists()
     bp.convert(data, tmp_path / "a.yolo")
     assert len(bp.open(tmp_path / "a.yolo", split="val")) == 1
@@ -151,7 +155,7 @@ def test_splits_are_kept(tmp_path):
 
 def test_lists_that_overlap_are_kept(tmp_path):
     lists = {"Main/train": b"a\nb\n", "Main/trainval": b"a\nb\nc\n", "Segmentation/val": b"c\n"}
-    more = {f"ImageSets/{one}.txt": lists[one] for one in lists}
+    more = {f"ImageSets/{item}.txt": lists[item] for item in lists}
     data = voc(tmp_path / "data", {stem: xml() for stem in "abcd"}, **more)
     with bp.open(data) as reader:
         assert [sample["sets"] for sample in reader] == [
@@ -191,7 +195,7 @@ def test_other_elements_are_kept(tmp_path):
         "source": {"database": "The <VOC> & more", "image": "flickr"},
     }  # fmt: skip
     [extra] = first["object_extra"]
-    assert [one["name"] for one in extra["part"]] == ["head", "foot"]
+    assert [row["name"] for row in extra["part"]] == ["head", "foot"]
     assert extra["actions"] == {"jumping": "1"}
     assert extra["point"] == {"@id": "3", "#text": "x"}
     for name in ("again.voc", "a.coco", "a.parquet"):

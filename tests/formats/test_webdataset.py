@@ -100,13 +100,13 @@ def test_shards_that_webdataset_wrote():
             "txt": bp.Text(optional=True),
         }
         assert len(reader) == len(expected)
-        found = cells(reader)
+        answer = cells(reader)
         for row, (sample, want) in enumerate(zip(reader, expected, strict=True)):
             assert sample["__key__"] == want["key"]
             assert (sample["cls"], sample["json"], sample["txt"]) == (want["cls"], want["json"], want["txt"])
             assert np.array_equal(sample["npy"], np.array(want["npy"], np.float32))
-            assert digest(found["jpg"][row]) == want["jpg_sha256"]
-            assert digest(found["seg.png"][row]) == want["png_sha256"]
+            assert digest(answer["jpg"][row]) == want["jpg_sha256"]
+            assert digest(answer["seg.png"][row]) == want["png_sha256"]
     for number in range(3):
         result = bp.verify(MINE / f"train-{number:06d}.tar", decode=True)
         assert result.ok, result.problems
@@ -176,8 +176,8 @@ def test_headers_of_every_age(head, tmp_path):
 
 
 def pax(kind, *records):
-    made = b"".join(records)
-    return header(b"pax", b"%011o\0" % len(made), kind) + padded(made)
+    result = b"".join(records)
+    return header(b"pax", b"%011o\0" % len(result), kind) + padded(result)
 
 
 def test_pax_headers_override_what_the_header_says(tmp_path):
@@ -227,7 +227,7 @@ def test_samples_are_those_of_webdataset(tmp_path, names):
     path = archive(tmp_path / "a.tar", members)
     try:
         with open(path, "rb") as file:
-            files = [{**one, "__url__": path} for one in wds.tariterators.tar_file_iterator(file)]
+            files = [{**item, "__url__": path} for item in wds.tariterators.tar_file_iterator(file)]
         theirs = list(wds.tariterators.group_by_keys(files))
     except ValueError:
         with pytest.raises(bp.DamagedError, match="two members with the extension"):
@@ -237,7 +237,7 @@ def test_samples_are_those_of_webdataset(tmp_path, names):
         fields = {name: bp.Bytes(optional=True) for name in reader.schema}
     with bp.open(path, index="memory", schema={**fields, "__key__": bp.Text()}) as reader:
         mine = [{name: value for name, value in sample.items() if value is not None} for sample in reader]
-    assert mine == [{k: v for k, v in one.items() if k != "__url__"} for one in theirs]
+    assert mine == [{k: v for k, v in their.items() if k != "__url__"} for their in theirs]
 
 
 def test_what_webdataset_writes(tmp_path):
@@ -305,7 +305,9 @@ def test_numbers(values, field, tmp_path):
     with bp.open(path) as reader:
         assert reader.schema["cls"] == field
         whole = field == bp.Int()
-        assert [one["cls"] for one in reader] == [int(one) if whole else one.decode() for one in values]
+        assert [sample["cls"] for sample in reader] == [
+            int(value) if whole else value.decode() for value in values
+        ]
 
 
 def test_a_schema_of_the_users_own(tmp_path):
@@ -375,7 +377,7 @@ def test_shards_may_lack_what_others_have(tmp_path):
 
 def members_of(path):
     with tarfile.open(path) as archive:
-        return {one.name: archive.extractfile(one).read() for one in archive}
+        return {member.name: archive.extractfile(member).read() for member in archive}
 
 
 EVERY = {
@@ -419,7 +421,7 @@ def written(path, count=3, schema=EVERY, value=every, **options):
 
 
 def test_names_of_members(tmp_path):
-    found = members_of(written(tmp_path / "a.tar"))
+    result = members_of(written(tmp_path / "a.tar"))
     endings = [
         "blob",
         "cls",
@@ -433,13 +435,13 @@ def test_names_of_members(tmp_path):
         "seg.png",
     ]
     endings += ["txt", "vector.npy"]
-    assert sorted(name for name in found if name.startswith("00000001.")) == [
+    assert sorted(name for name in result if name.startswith("00000001.")) == [
         f"00000001.{e}" for e in endings
     ]
     # Missing is left out.
-    assert "00000000.txt" not in found
-    assert (found["00000001.cls"], found["00000001.blob"]) == (b"1", b"\1\0")
-    assert found["00000002.image.jpg"] == jpeg()
+    assert "00000000.txt" not in result
+    assert (result["00000001.cls"], result["00000001.blob"]) == (b"1", b"\1\0")
+    assert result["00000002.image.jpg"] == jpeg()
 
 
 @pytest.mark.parametrize(
@@ -474,7 +476,7 @@ def test_the_image_and_its_label_are_named_as_others_look_for_them(tmp_path, sch
     assert [name.partition(".")[2] for name in members_of(path)] == names
     with bp.open(path) as reader:
         assert list(reader.schema) == list(schema)
-        assert {name: one.kind for name, one in reader.schema.items()} == {
+        assert {name: value.kind for name, value in reader.schema.items()} == {
             n: f.kind for n, f in schema.items()
         }
         plain = [name for name in schema if schema[name].kind not in ("image", "audio")]
@@ -489,9 +491,9 @@ def test_webdataset_finds_the_image_and_its_label(tmp_path):
         files = wds.tariterators.tar_file_expander([{"url": path, "stream": file}])
         samples = wds.tariterators.group_by_keys(files)
         decoded = wds.filters.decode("rgb8")(samples)
-        found = list(wds.filters.to_tuple("jpg", "cls")(decoded))
-    assert [label for _, label in found] == [0, 1, 0, 1]
-    assert all(equal(image, bp.open(path)[0]["image"]) for image, _ in found)
+        result = list(wds.filters.to_tuple("jpg", "cls")(decoded))
+    assert [label for _, label in result] == [0, 1, 0, 1]
+    assert all(equal(image, bp.open(path)[0]["image"]) for image, _ in result)
 
 
 def test_archives_of_earlier_versions(tmp_path, monkeypatch):
@@ -501,15 +503,15 @@ def test_archives_of_earlier_versions(tmp_path, monkeypatch):
         earlier.setattr("batchplant.formats.webdataset.layout._bare", lambda schema: {})
         path = written(tmp_path / "a.tar", 2, schema, lambda n: {"image": jpeg(), "label": n})
     assert list(members_of(path)) == [
-        f"0000000{n}.{one}" for n in range(2) for one in ("image.jpg", "label.cls")
+        f"0000000{n}.{text}" for n in range(2) for text in ("image.jpg", "label.cls")
     ]
     with bp.open(path) as reader:
-        assert [one["label"] for one in reader] == [0, 1]
+        assert [sample["label"] for sample in reader] == [0, 1]
     with bp.create(path, bp.Schema(schema), mode="append") as out:
         out.append({"image": jpeg(), "label": 2})
     assert list(members_of(path))[-2:] == ["00000002.image.jpg", "00000002.label.cls"]
     with bp.open(path) as reader:
-        assert [one["label"] for one in reader] == [0, 1, 2]
+        assert [sample["label"] for sample in reader] == [0, 1, 2]
         assert list(reader.verify()) == []
 
 
@@ -521,10 +523,10 @@ def test_webdataset_reads_what_we_write(suffix, tmp_path):
     decode = wds.autodecode.Decoder([wds.autodecode.imagehandler("pil")])
     with open(path, "rb") as file:
         files = wds.tariterators.tar_file_expander([{"url": path, "stream": file}])
-        found = [decode(one) for one in wds.tariterators.group_by_keys(files)]
-    assert [one["__key__"] for one in found] == ["00000000", "00000001", "00000002"]
-    assert "txt" not in found[0]
-    one = found[1]
+        result = [decode(key) for key in wds.tariterators.group_by_keys(files)]
+    assert [row["__key__"] for row in result] == ["00000000", "00000001", "00000002"]
+    assert "txt" not in result[0]
+    one = result[1]
     assert equal(np.asarray(one["image.jpg"]), bp.open(path)[1]["image"])
     assert one["mask.png"].size == (4, 3)
     assert (one["cls"], one["txt"], one["json"]) == (1, "größe 1", {"n": 1})
@@ -632,10 +634,10 @@ def test_equal_data_gives_equal_files(tmp_path):
 def test_shards(suffix, tmp_path):
     source = written(tmp_path / "all.npz", 10)
     bp.convert(source, tmp_path / f"train{suffix}", shard_samples=4)
-    shards = sorted(str(one) for one in tmp_path.glob("train-*"))
-    assert [os.path.basename(one) for one in shards] == [f"train-{n:05d}{suffix}" for n in range(3)]
+    shards = sorted(str(path) for path in tmp_path.glob("train-*"))
+    assert [os.path.basename(shard) for shard in shards] == [f"train-{n:05d}{suffix}" for n in range(3)]
     if suffix == ".tar":
-        keys = {name.partition(".")[0] for one in shards for name in members_of(one)}
+        keys = {name.partition(".")[0] for shard in shards for name in members_of(shard)}
         assert sorted(keys)[::9] == ["00000-00000000", "00002-00000001"]
         assert len(keys) == 10
     assert bp.verify(tmp_path / f"train-{{00000..00002}}{suffix}", against=source).ok
@@ -652,7 +654,7 @@ def test_shards_as_webdataset_names_them(tmp_path):
     with bp.create(pattern, {"cls": bp.Int()}, shard_size=30, overwrite=True) as out:
         for n in range(7):
             out.append({"cls": n})
-    assert [os.path.basename(one) for one in out.files] == [f"train-{n:06d}.tar" for n in range(3)]
+    assert [os.path.basename(file) for file in out.files] == [f"train-{n:06d}.tar" for n in range(3)]
 
 
 def test_an_archive_that_was_appended_to(tmp_path):
@@ -741,33 +743,33 @@ def test_long_headers_come_in_pieces(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda said: said.pop("schema"),
-        lambda said: said.update(schema=[{"name": "n", "kind": "nonsense"}]),
-        lambda said: said.update(extensions={}),
-        lambda said: said.update(extensions={"n": "n.cls"}),
-        lambda said: said.update(extensions={"n": [1]}),
-        lambda said: said.update(key="m"),
-        lambda said: said.update(key=["n"]),
-        lambda said: said.update(samples=None),
-        lambda said: said.update(samples=2),
-        lambda said: said.update(size=1 << 40),
-        lambda said: said.update(size="x"),
+        lambda item: item.pop("schema"),
+        lambda item: item.update(schema=[{"name": "n", "kind": "nonsense"}]),
+        lambda item: item.update(extensions={}),
+        lambda item: item.update(extensions={"n": "n.cls"}),
+        lambda item: item.update(extensions={"n": [1]}),
+        lambda item: item.update(key="m"),
+        lambda item: item.update(key=["n"]),
+        lambda item: item.update(samples=None),
+        lambda item: item.update(samples=2),
+        lambda item: item.update(size=1 << 40),
+        lambda item: item.update(size="x"),
     ],
 )
 def test_a_note_that_lies(change, tmp_path):
     schema = bp.Schema({"n": bp.Int()})
     members = header(b"a.n.cls") + padded(b"7") + bytes(1024)
     note = Note(schema, {"n": ["n.cls"]}, None, 1, 0).to_bytes()
-    said = json.loads(note[BLOCK:].partition(b"=")[2].rstrip(b"\0"))
-    said["size"] = len(note) + len(members)
-    good = _native.tar_comment(json.dumps(said).encode().ljust(len(note) - BLOCK - 15))
-    said["size"] = len(good) + len(members)
-    good = _native.tar_comment(json.dumps(said).encode())
+    answer = json.loads(note[BLOCK:].partition(b"=")[2].rstrip(b"\0"))
+    answer["size"] = len(note) + len(members)
+    good = _native.tar_comment(json.dumps(answer).encode().ljust(len(note) - BLOCK - 15))
+    answer["size"] = len(good) + len(members)
+    good = _native.tar_comment(json.dumps(answer).encode())
     with opened(tmp_path, good + members) as reader:
         assert list(reader) == [{"n": 7}]
-    change(said)
+    change(answer)
     with pytest.raises(bp.DamagedError):
-        opened(tmp_path, _native.tar_comment(json.dumps(said).encode()) + members)
+        opened(tmp_path, _native.tar_comment(json.dumps(answer).encode()) + members)
 
 
 def test_a_field_in_two_members(tmp_path):
@@ -806,14 +808,14 @@ def test_the_side_car(suffix, tmp_path, monkeypatch):
     if suffix != ".tar":
         plain.write_bytes(gzip.compress((tmp_path / "b.tar").read_bytes()))
     want = []
-    for one in (path, str(plain)):
-        with bp.open(one, index="write") as reader:
+    for item in (path, str(plain)):
+        with bp.open(item, index="write") as reader:
             want.append((reader.schema, cells(reader)))
-        assert Path(one + ".bpindex").exists()
+        assert Path(item + ".bpindex").exists()
     with monkeypatch.context() as patch:
         patch.setattr(scan, "scan", lambda *_: pytest.fail("it was scanned again"))
-        for one, (schema, expected) in zip((path, str(plain)), want, strict=True):
-            with bp.open(one) as reader:
+        for value, (schema, expected) in zip((path, str(plain)), want, strict=True):
+            with bp.open(value) as reader:
                 assert (reader.schema, cells(reader)) == (schema, expected)
     # One of another archive is noticed, and made anew.
     written(tmp_path / f"a{suffix}", 5, overwrite=True)

@@ -13,7 +13,9 @@ from objects import CLASSES, DetectionSuite, image
 
 
 def parts(n):
-    return np.array([[0.5, 0.25, 0.1 + one / 7, 0.3] for one in range(n % 4)], np.float32).reshape(-1, 4)
+    return np.array([[0.5, 0.25, 0.1 + number / 7, 0.3] for number in range(n % 4)], np.float32).reshape(
+        -1, 4
+    )
 
 
 class TestSuite(DetectionSuite):
@@ -183,8 +185,8 @@ def test_pose(tmp_path):
     fill_all(tmp_path, {"data.yaml": yaml, "images/a.jpg": None, "labels/a.txt": text})
     with bp.open(tmp_path) as reader:
         assert reader.schema["keypoints"] == bp.Keypoints(2, swap=[(0, 1)], normalized=True)
-        found = reader[0]["keypoints"]
-    np.testing.assert_allclose(found, [[[0.1, 0.2, 2], [0.3, 0.4, 0]], [[0, 0, 0], [0, 0, 0]]])
+        result = reader[0]["keypoints"]
+    np.testing.assert_allclose(result, [[[0.1, 0.2, 2], [0.3, 0.4, 0]], [[0, 0, 0], [0, 0, 0]]])
 
 
 @pytest.mark.parametrize(
@@ -212,8 +214,8 @@ def test_verify_names_what_is_wrong(tmp_path):
         "labels/a.txt": "0 0.9 0.5 0.5 0.5\n7 0.5 0.5 0.1 0.1\n", "labels/gone.txt": "0 0.5 0.5 0.1 0.1\n",
     }  # fmt: skip
     fill_all(tmp_path, files)
-    said = [(one.sample, one.field, one.message) for one in bp.verify(tmp_path).problems]
-    assert said == [
+    output = [(problem.sample, problem.field, problem.message) for problem in bp.verify(tmp_path).problems]
+    assert output == [
         (0, "boxes", "object 0: box [0.9, 0.5, 0.5, 0.5] (cxcywh) does not lie in the image"),
         (0, "labels", "object 1: there is no class 7"),
         (None, None, "labels/gone.txt has no image"),

@@ -51,7 +51,7 @@ OPTIONS = [
 
 def ordinary(count):
     schema = {name: field for name, (field, _) in EXAMPLE_FIELDS.items()}
-    return schema, [{name: made(n) for name, (_, made) in EXAMPLE_FIELDS.items()} for n in range(count)]
+    return schema, [{name: item(n) for name, (_, item) in EXAMPLE_FIELDS.items()} for n in range(count)]
 
 
 def write(path, schema, samples, **options):
@@ -69,10 +69,10 @@ def write(path, schema, samples, **options):
     ids=str,
 )
 def test_every_kind_comes_back(options, suffix, tmp_path):
-    cases = {name: one for name, one in all_cases().items() if len(one[1]) >= 2}
+    cases = {name: case for name, case in all_cases().items() if len(case[1]) >= 2}
     schema = {f"f{n}": field for n, (field, _) in enumerate(cases.values())}
-    values = {f"f{n}": one for n, (_, one) in enumerate(cases.values())}
-    samples = [{name: one[row % len(one)] for name, one in values.items()} for row in range(7)]
+    values = {f"f{n}": item for n, (_, item) in enumerate(cases.values())}
+    samples = [{name: value[row % len(value)] for name, value in values.items()} for row in range(7)]
     path = write(tmp_path / f"a{suffix}", schema, samples, **options)
     with bp.open(path) as reader:
         check_samples(reader, schema, samples)
@@ -232,8 +232,8 @@ def test_tensorstore_reads_what_we_write(options, tmp_path):
     driver = "zarr" if options.get("zarr_format") == 2 else "zarr3"
     for name in schema:
         kvstore = {"driver": "file", "path": str(tmp_path / "a.zarr" / name)}
-        found = tensorstore.open({"driver": driver, "kvstore": kvstore}).result().read().result()
-        assert np.array_equal(found, np.stack([sample[name] for sample in samples]))
+        result = tensorstore.open({"driver": driver, "kvstore": kvstore}).result().read().result()
+        assert np.array_equal(result, np.stack([sample[name] for sample in samples]))
 
 
 # --- stores -------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_below_a_url(version, suffix, tmp_path):
     path = write(tmp_path / f"a{suffix}", schema, samples, zarr_format=version, chunk_samples=2)
     memory = fsspec.filesystem("memory")
     root = f"/zarr-{version}{suffix}"
-    for file in [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]:
+    for file in [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]:
         memory.pipe(root + (f"/{file.relative_to(path)}" if path.is_dir() else ""), file.read_bytes())
     try:
         with bp.open(f"memory:/{root}") as reader:
@@ -300,7 +300,7 @@ def test_shards_are_read_by_range_and_cut_ones_are_noticed(tmp_path):
     schema = {"x": bp.Tensor("int32", (100,))}
     samples = [{"x": np.arange(n, n + 100, dtype="int32")} for n in range(40)]
     path = write(tmp_path / "a.zarr", schema, samples, chunk_samples=2, chunks_per_shard=10)
-    assert len([one for one in (path / "x").rglob("*") if one.is_file() and one.name != "zarr.json"]) == 2
+    assert len([item for item in (path / "x").rglob("*") if item.is_file() and item.name != "zarr.json"]) == 2
     with bp.open(path) as reader:
         assert reader.facts()["chunks of x"] == "2×100 int32 (800 bytes), zstd in shards of 20×100"
         assert reader.read([33])["x"][0, 0] == 33
@@ -329,9 +329,9 @@ def test_an_epoch_unpacks_each_chunk_once(tmp_path):
     with bp.open(tmp_path / "a.zarr") as reader:
         assert reader.blocks().tolist() == [n // 50 for n in range(1000)]
         loader = bp.Loader(reader, 64, order="quasi_random", workers=2)
-        found = np.concatenate([batch["x"][:, 0] for batch in loader])
-        assert sorted(found.tolist()) == list(range(1000))
-        assert not np.array_equal(found, np.sort(found))
+        result = np.concatenate([batch["x"][:, 0] for batch in loader])
+        assert sorted(result.tolist()) == list(range(1000))
+        assert not np.array_equal(result, np.sort(result))
         # 20 of x, 21 of the offsets, 1 of the text.
         assert reader._cache.misses <= 42
 
@@ -354,8 +354,8 @@ def test_a_conversion_resumes_in_the_middle_of_chunks(options, tmp_path):
     bp.convert(tmp_path / "a.npz", tmp_path / "whole.zarr", **how)
     with pytest.raises(KeyboardInterrupt):
         bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", progress=interrupt, **how)
-    found = bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", resume=True, **how)
-    assert 0 < found.resumed_at < 120
+    converted = bp.convert(tmp_path / "a.npz", tmp_path / "b.zarr", resume=True, **how)
+    assert 0 < converted.resumed_at < 120
     files = [
         file.relative_to(tmp_path / "b.zarr") for file in (tmp_path / "b.zarr").rglob("*") if file.is_file()
     ]
@@ -439,7 +439,7 @@ def test_processes_write_ranges_of_one_dataset(options, tmp_path):
     with bp.open(path) as reader, pytest.raises(bp.DamagedError, match="missing"):
         reader.read([0])
     commands = [[sys.executable, "-c", WRITES_A_PART, path, str(part)] for part in range(2)]
-    assert [one.returncode for one in processes.run_together(*commands)] == [0] * 2
+    assert [item.returncode for item in processes.run_together(*commands)] == [0] * 2
     with bp.open(path) as reader:
         assert bp.verify(reader).problems == []
         for n, sample in enumerate(reader):
@@ -693,14 +693,14 @@ def test_filters_that_change_the_dtype(case, version, tmp_path):
         # These codecs are in no specification yet.
         warnings.simplefilter("ignore")
         theirs = numcodecs if version == 2 else pytest.importorskip("zarr.codecs.numcodecs")
-        made = [getattr(theirs, name)(**config) for name, config in filters]
-        array = zarr.create_array(tmp_path / "a.zarr", filters=made, **about)
+        written = [getattr(theirs, name)(**config) for name, config in filters]
+        array = zarr.create_array(tmp_path / "a.zarr", filters=written, **about)
         array[:] = values
         want = array[:]
     with bp.open(tmp_path / "a.zarr") as reader:
-        found = reader.read(range(8))["data"]
-    assert found.dtype == values.dtype
-    np.testing.assert_array_equal(found, want)
+        result = reader.read(range(8))["data"]
+    assert result.dtype == values.dtype
+    np.testing.assert_array_equal(result, want)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -719,8 +719,8 @@ def test_one_array_that_is_not_read_leaves_the_others(version, tmp_path):
     for fields in (None, ["x"]):
         with bp.open(tmp_path / "a.zarr", fields=fields) as reader:
             assert list(reader) == [{"x": n} for n in range(4)]
-            said = reader.facts().get("left out", "")
-            assert ("is not read" in said, "rate: a single value" in said) == (fields is None,) * 2
+            output = reader.facts().get("left out", "")
+            assert ("is not read" in output, "rate: a single value" in output) == (fields is None,) * 2
     with pytest.raises(bp.BatchplantError, match="is not read") as caught:
         bp.open(tmp_path / "a.zarr", fields=["x", "odd"])
     assert caught.value.field == "odd"

@@ -43,7 +43,7 @@ def jpegs(tmp_path_factory):
     with bp.create(path, {"image": bp.Image(), "label": bp.Int()}) as out:
         for number in range(30):
             # A few are large.
-            width, height = (int(one) for one in rng.integers(40, 120 if number % 8 else 300, 2))
+            width, height = (int(integer) for integer in rng.integers(40, 120 if number % 8 else 300, 2))
             # Without subsampling, decoders differ by rounding alone.
             data = photo(rng, width, height, quality=92, subsampling=0)
             out.append({"image": data, "label": number})
@@ -70,7 +70,7 @@ def batches(path, pipeline, **options):
 
 
 def apart(some, others):
-    assert [one.shape for one in some] == [one.shape for one in others]
+    assert [item.shape for item in some] == [item.shape for item in others]
     return max(
         np.abs(a.astype(np.float64) - b.astype(np.float64)).max() for a, b in zip(some, others, strict=True)
     )
@@ -161,7 +161,7 @@ def test_all_kinds_of_jpegs(tmp_path, device, kind):
     path = tmp_path / "kind.beton"
     with bp.create(path, {"image": bp.Image()}) as out:
         for _ in range(21):
-            width, height = (int(one) for one in rng.integers(17, 200, 2))
+            width, height = (int(integer) for integer in rng.integers(17, 200, 2))
             out.append({"image": photo(rng, width, height, quality=92, **KINDS[kind])})
     pipeline = [ops.RandomResizedCrop(32)]
     want, got = batches(path, pipeline), batches(path, pipeline, device=device, decode="gpu")
@@ -193,7 +193,7 @@ def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
         rng = np.random.default_rng(20)
         with bp.create(path, {"image": bp.Image()}) as out:
             for number in range(5000):
-                width, height = (int(one) for one in rng.integers(3, 200, 2))
+                width, height = (int(integer) for integer in rng.integers(3, 200, 2))
                 how = {"quality": int(rng.integers(60, 99)), "subsampling": number % 3}
                 data = photo(rng, width, height, **how)
                 if number % 10 == 9:
@@ -202,13 +202,13 @@ def test_pixels_are_the_same_whoever_decodes(tmp_path_factory, mode):
                     data = grey.getvalue()
                 out.append({"image": data})
     steps = [ops.RandomResizedCrop(96), ops.RandomHorizontalFlip()]
-    found = {}
+    result = {}
     for where in ({}, {"device": "cuda", "decode": mode}):
         loader = Loader(path, 250, pipelines={"image": steps}, seed=3, **where)
-        taken = [np.asarray(one["image"].cpu() if where else one["image"]) for one in loader]
-        found[bool(where)] = np.concatenate(taken)
+        taken = [np.asarray(batch["image"].cpu() if where else batch["image"]) for batch in loader]
+        result[bool(where)] = np.concatenate(taken)
         loader.close()
-    apart = np.abs(found[True].astype(np.int16) - found[False].astype(np.int16))
+    apart = np.abs(result[True].astype(np.int16) - result[False].astype(np.int16))
     assert apart.max() <= 2
 
 
@@ -268,15 +268,15 @@ def half(batch):
 def test_a_step_without_a_device_form_runs_on_the_cpu(raw, device, step):
     """Images and the steps before it stay on the device; the loader says which step is in the way, once."""
     pipeline = [ops.RandomResizedCrop(32), ops.RandomSolarization(100), step, ops.RandomErasing(1.0)]
-    with pytest.warns(UserWarning, match=r"decode='gpu': image: .* has no device form") as said:
+    with pytest.warns(UserWarning, match=r"decode='gpu': image: .* has no device form") as message:
         loader = Loader(raw, 7, pipelines={"image": pipeline}, device=device, decode="gpu")
-    assert len(said) == 1
+    assert len(message) == 1
     want = [batch["image"] for batch in Loader(raw, 7, pipelines={"image": pipeline})]
     got = [batch["image"] for batch in loader]
     assert {batch.device.type for batch in got} == {device}
     # Solarised levels beside the threshold may differ by as much as it inverts.
     away = [np.abs(a.astype(int) - b.cpu().numpy().astype(int)) for a, b in zip(want, got, strict=True)]
-    assert np.mean([(one > 2).mean() for one in away]) < 0.03
+    assert np.mean([(item > 2).mean() for item in away]) < 0.03
     assert loader.stats()["decoded"] == {"cpu": 0, "gpu": 0, "split": 0, "raw": 30}
     [output] = loader.plan.on_device
     assert (output.device_steps, output.steps[1].op) == (1, output.steps[output.device_steps].op)
@@ -303,7 +303,7 @@ def test_modes_that_no_device_makes(tmp_path):
     crops = {"image": [ops.CenterCrop(8)], "mask": [ops.CenterCrop(8)]}
     # Masks are made here, beside images made there, and nothing is in the way.
     loader = Loader(path, 3, pipelines=crops, device="cpu", decode="gpu")
-    assert [one.name for one in loader.plan.on_device] == ["image"]
+    assert [item.name for item in loader.plan.on_device] == ["image"]
     assert "the CPU makes images of mode P" in str(loader.plan)
     [batch] = loader
     assert batch["mask"].unique().tolist() == [0, 1, 2]
@@ -386,13 +386,13 @@ def test_a_full_device_is_said(jpegs, monkeypatch):
 
 
 def test_what_is_asked_wrongly(jpegs):
-    for options, said in [
+    for options, text in [
         ({"device": "cpu", "decode": "tpu"}, "decode is one of"),
         ({"decode": "gpu"}, "name one"),
         ({"device": "cpu", "decode": bp.DecodeOptions("gpu", gpu_share=0.5)}, "nothing is split"),
         ({"device": "cpu", "decode": bp.DecodeOptions("hybrid", gpu_share=2)}, "from 0 to 1"),
     ]:
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=text):
             Loader(jpegs, 4, **options)
 
 
@@ -657,14 +657,14 @@ def test_several_loaders_at_once(jpegs, raw, device):
         Loader(path, 7, order="random", seed=3, pipelines={"image": pipeline}, **how) for path, how in hows
     ]
     for together in zip(zip(*loaders, strict=True), zip(*want, strict=True), strict=True):
-        for found, wanted in zip(*together, strict=True):
-            assert np.array_equal(found["image"].cpu().numpy(), wanted)
+        for row, wanted in zip(*together, strict=True):
+            assert np.array_equal(row["image"].cpu().numpy(), wanted)
     for loader in loaders:
         loader.close()
     with ThreadPoolExecutor(len(hows)) as threads:
-        several = threads.map(lambda one: batches(one[0], pipeline, **one[1]), hows)
-        for found, wanted in zip(several, want, strict=True):
-            assert all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
+        several = threads.map(lambda item: batches(item[0], pipeline, **item[1]), hows)
+        for item, wanted in zip(several, want, strict=True):
+            assert all(np.array_equal(*pair) for pair in zip(item, wanted, strict=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -682,10 +682,10 @@ def test_raw_images_that_are_not_what_they_say(raw, device):
             return getattr(self._reader, name)
 
         def spans(self, field, ids):
-            found = self._reader.spans(field, ids)
-            shape = found.shape.copy()
+            result = self._reader.spans(field, ids)
+            shape = result.shape.copy()
             shape[ids == 4] *= (100, 1, 1)
-            return Spans(found.sources, found.start, found.size, found.file, shape)
+            return Spans(result.sources, result.start, result.size, result.file, shape)
 
     for decode in (None, "auto"):
         loader = Loader(
@@ -693,9 +693,9 @@ def test_raw_images_that_are_not_what_they_say(raw, device):
             on_error="skip", ids=True,
         )  # fmt: skip
         loader._executor.reader = Lying(loader.reader)
-        ids = [int(one) for batch in loader for one in batch["ids"]]
+        ids = [int(item) for batch in loader for item in batch["ids"]]
         assert ids == [n for n in range(30) if n != 4]
-        assert [(one.sample, one.field) for one in loader.skipped] == [(4, "image")]
+        assert [(item.sample, item.field) for item in loader.skipped] == [(4, "image")]
         assert "cannot be pixels of the shape" in loader.skipped[0].message
         loader.close()
 
@@ -723,7 +723,7 @@ def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
                     busy = torch.tanh(busy @ busy * 1e-3)
                 sums.append(batch["image"].to(torch.int64).sum(dim=(1, 2, 3)))
         torch.cuda.synchronize()
-        got = [one.cpu().numpy() for one in sums]
+        got = [total.cpu().numpy() for total in sums]
         loader.close()
         calm = Loader(path, 7, **how)
         want = []
@@ -732,7 +732,7 @@ def test_no_batch_is_overwritten_while_it_is_read(jpegs, raw, mode):
                 torch.cuda.synchronize()
                 want.append(batch["image"].cpu().to(torch.int64).sum(dim=(1, 2, 3)).numpy())
         calm.close()
-        assert all((one == other).all() for one, other in zip(got, want, strict=True))
+        assert all((item == other).all() for item, other in zip(got, want, strict=True))
 
 
 @needs_gpu

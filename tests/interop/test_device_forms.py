@@ -78,7 +78,7 @@ EXAMPLES = {
     "RandomIntensity": [ops.RandomIntensity(0.3, 5.0, (0.5, 2.0), 3.0, 0.8)],
     "RandomPerspective": [ops.RandomPerspective(0.5, 0.9), ops.RandomPerspective(0.3, 1, filter="nearest")],
     "RandomResizedCrop": [
-        ops.RandomResizedCrop((16, 40), filter=one) for one in ("area", "bilinear", "bicubic", "nearest")
+        ops.RandomResizedCrop((16, 40), filter=text) for text in ("area", "bilinear", "bicubic", "nearest")
     ],
     "RandomRotation": [ops.RandomRotation(90, fill=(9, 8, 7)), ops.RandomRotation(20, filter="nearest")],
     "RandomSaturation": [ops.RandomSaturation(0.5)],
@@ -102,13 +102,13 @@ JOINT = [
 
 def with_device_forms():
     """The kinds of ops that have one, by name."""
-    found = {}
+    result = {}
     for module in (ops, torch_ops):
         for name in module.__all__:
             kind = getattr(module, name)
             if inspect.isclass(kind) and issubclass(kind, Op) and kind.on_device is not None:
-                found[name] = kind
-    return found
+                result[name] = kind
+    return result
 
 
 def examples():
@@ -116,8 +116,8 @@ def examples():
         if issubclass(kind, JointOp):
             continue
         if name not in EXAMPLES and any(
-            one.default is one.empty and one.kind is not one.VAR_POSITIONAL
-            for one in inspect.signature(kind).parameters.values()
+            parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+            for parameter in inspect.signature(kind).parameters.values()
         ):
             pytest.fail(f"{name} has a device form: name arguments for it in EXAMPLES")
         for op in EXAMPLES.get(name) or ([kind()] if name not in EXAMPLES else []):
@@ -148,9 +148,9 @@ def batch_of(spec, count):
         return rng.normal(size=shape).astype(spec.dtype)
     limits = np.iinfo(spec.dtype)
     # Flat places and steps, and not all levels: histograms are what they are of images.
-    made = rng.integers(max(limits.min, -900), min(limits.max, 3000) + 1, shape).astype(spec.dtype)
-    made[:, 2:, : shape[2] // 2] = made[:, 2:3, : shape[2] // 2] // 3
-    return made
+    result = rng.integers(max(limits.min, -900), min(limits.max, 3000) + 1, shape).astype(spec.dtype)
+    result[:, 2:, : shape[2] // 2] = result[:, 2:3, : shape[2] // 2] // 3
+    return result
 
 
 def draws_of(count, key="x"):
@@ -188,16 +188,16 @@ def test_every_joint_op_with_a_device_form_is_tried():
 @pytest.mark.parametrize("op", list(examples()))
 def test_a_device_gives_what_the_cpu_gives(op, device):
     tensors, tried = DeviceTensors(torch.device(device)), 0
-    for name, one, spec, _ in taken_by(op):
+    for name, item, spec, _ in taken_by(op):
         for count in (0, 4):
             batch = batch_of(spec, count)
             ids, draws = draws_of(count)
-            want = one.run(batch.copy(), ids, draws)
+            want = item.run(batch.copy(), ids, draws)
             sent = tensors.send(batch.copy())
-            got = one.device_form(sent, *draws_of(count), tensors)
+            got = item.device_form(sent, *draws_of(count), tensors)
             assert got.device.type == device
             want = want.numpy() if isinstance(want, torch.Tensor) else want
-            compare(name, one, got.cpu().numpy(), want)
+            compare(name, item, got.cpu().numpy(), want)
             tried += 1
     assert tried, f"{op!r} takes none of SPECS"
 
@@ -206,12 +206,12 @@ def test_a_device_gives_what_the_cpu_gives(op, device):
 def test_a_device_form_stays_on_the_device(op):
     """No tensor of the CPU is mixed in, nothing is read back, and what comes out is what the plan says."""
     tensors = DeviceTensors(WATCHED)
-    for name, one, spec, out in taken_by(op):
+    for name, item, spec, out in taken_by(op):
         # Their tensors meet the same others.
         if name in ("grey", "square", "half", "scan", "stereo"):
             continue
         with OneDevice():
-            got = one.device_form(tensors.send(batch_of(spec, 2)), *draws_of(2), tensors)
+            got = item.device_form(tensors.send(batch_of(spec, 2)), *draws_of(2), tensors)
         assert got.device == WATCHED, name
         assert tuple(got.shape[1:]) == tuple(out.shape), name
         assert torch_ops.numpy_dtype(got.dtype) == out.dtype, name
@@ -240,7 +240,7 @@ def joined(op, kind):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("op", "kind"), JOINT, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("op", "kind"), JOINT, ids=lambda item: str(item)[:40])
 def test_joint_ops_give_the_same(op, kind, device, batches):
     one, tensors = joined(op, kind), DeviceTensors(torch.device(device))
     batch = {name: value for name, value in batches(kind).items() if name in one.inputs}
@@ -253,7 +253,7 @@ def test_joint_ops_give_the_same(op, kind, device, batches):
         compare(name, one, value.cpu().numpy() if isinstance(value, torch.Tensor) else value, want[name])
 
 
-@pytest.mark.parametrize(("op", "kind"), JOINT, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("op", "kind"), JOINT, ids=lambda item: str(item)[:40])
 def test_joint_ops_stay_on_the_device(op, kind, batches):
     one, tensors = joined(op, kind), DeviceTensors(WATCHED)
     batch = {name: value for name, value in batches(kind).items() if name in one.inputs}
@@ -305,8 +305,8 @@ def test_rounding_of_products_does_not_move_pixels():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        for op, one in cases:
-            batch = batch_of(one, 2)
+        for op, case in cases:
+            batch = batch_of(case, 2)
             got = op.device_form(tensors.send(batch.copy()), *draws_of(2), tensors).cpu().numpy()
             want = op.run(batch, *draws_of(2)).astype(np.float64)
             # A pixel that lies between two may be either, wherever it is computed.

@@ -32,7 +32,7 @@ SCHEMA = {
 
 def sample(number):
     rng = np.random.default_rng(number)
-    height, width = (int(one) for one in rng.integers(30, 70, 2))
+    height, width = (int(integer) for integer in rng.integers(30, 70, 2))
     small = rng.integers(0, 256, (6, 7, 3), dtype=np.uint8)
     photo = image.fromarray(small).resize((width, height), image.Resampling.BICUBIC)
     mask = np.zeros((height, width), np.uint8)

@@ -228,23 +228,23 @@ def powers(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_keras_fits_a_loader(powers: str, backend: str) -> None:
     """It peeks at batches, prefetches and counts; each epoch still has each batch once, in order."""
     needs(f"keras {backend}")
-    found = json.loads(run_script(KERAS, powers, env=environment(KERAS_BACKEND=backend)).splitlines()[-1])
+    answer = json.loads(run_script(KERAS, powers, env=environment(KERAS_BACKEND=backend)).splitlines()[-1])
     loader = Loader(powers, 4, order="random", seed=3)
     want = [totals(loader) for _ in range(3)]
-    assert found["backend"] == backend
-    assert found["history"] == ["loss", "total", "val_loss", "val_total"]
-    assert found["totals"] == want
-    assert found["states"] == [[1, 0], [2, 0], [3, 0]]
-    assert found["valid"] == 3
-    assert found["resumed"] == want[1:]
+    assert answer["backend"] == backend
+    assert answer["history"] == ["loss", "total", "val_loss", "val_total"]
+    assert answer["totals"] == want
+    assert answer["states"] == [[1, 0], [2, 0], [3, 0]]
+    assert answer["valid"] == 3
+    assert answer["resumed"] == want[1:]
     rest = Loader(powers, 4, order="random", seed=3)
     rest.load_state_dict({**rest.state_dict(), "position": 8})
-    assert found["rest"] == [totals(rest), want[1]]
+    assert answer["rest"] == [totals(rest), want[1]]
     # Keras goes on where the steps before ended.
-    assert found["steps"][0] == want[0][:3]
-    assert found["steps"][1] == (np.array(want[0][3:]) - want[0][2]).tolist()
-    assert found["predicted"] == [21, 1]
-    assert found["named"] == 1
+    assert answer["steps"][0] == want[0][:3]
+    assert answer["steps"][1] == (np.array(want[0][3:]) - want[0][2]).tolist()
+    assert answer["predicted"] == [21, 1]
+    assert answer["named"] == 1
 
 
 WRONG = """
@@ -263,8 +263,8 @@ for arguments in (("colour",), ("value", None, "weight"), ("text",)):
 
 def test_what_keras_cannot_take(powers: str) -> None:
     needs("keras torch")
-    said = run_script(WRONG, powers, env=environment(KERAS_BACKEND="torch")).splitlines()
-    assert said == [
+    output = run_script(WRONG, powers, env=environment(KERAS_BACKEND="torch")).splitlines()
+    assert output == [
         "the loader gives no 'colour', it gives target, text, value, weight",
         "weights are for targets: name these too",
         "field 'text': Keras needs an array, and 'text' is none in this batch: add a step that makes one",
@@ -323,11 +323,11 @@ def test_lightning_resumes_within_an_epoch(tmp_path: Path) -> None:
     """Its checkpoints hold the loader's state, and it counts the batches of a resumed epoch as a whole."""
     needs("torch lightning")
     path = numbers(tmp_path / "data.npz", 21)
-    said = run_script(LIGHTNING, path, str(tmp_path / "saved"), cwd=tmp_path, env=environment())
-    found = json.loads(said.splitlines()[-1])
-    assert len(found["0"]) == 18
+    output = run_script(LIGHTNING, path, str(tmp_path / "saved"), cwd=tmp_path, env=environment())
+    answer = json.loads(output.splitlines()[-1])
+    assert len(answer["0"]) == 18
     for step in (4, 8, 12):
-        assert found[str(step)] == found["0"][step:]
+        assert answer[str(step)] == answer["0"][step:]
 
 
 # -- the Hugging Face Trainer -------------------------------------------------------------------------------
@@ -374,8 +374,8 @@ print(json.dumps(found))
 def test_the_trainer_trains_and_resumes(tmp_path: Path) -> None:
     needs(NEEDS["hf-trainer"])
     path = numbers(tmp_path / "data.npz", 21)
-    said = run_script(TRAINER, path, str(tmp_path / "saved"), cwd=tmp_path, env=environment())
-    [whole, resumed, prefetched] = [seen for *_, seen in json.loads(said.splitlines()[-1])]
+    output = run_script(TRAINER, path, str(tmp_path / "saved"), cwd=tmp_path, env=environment())
+    [whole, resumed, prefetched] = [seen for *_, seen in json.loads(output.splitlines()[-1])]
     assert len(whole) == 12
     for epoch in (whole[:6], whole[6:]):
         assert sorted(itertools.chain(*epoch)) == list(range(21))
@@ -400,8 +400,8 @@ def test_the_trainer_on_two_processes(tmp_path: Path) -> None:
         text=True,
         env=environment(**group, LOCAL_WORLD_SIZE="2"),
     )
-    assert [one.returncode for one in done] == [0, 0], [one.stderr[-3000:] for one in done]
-    ranks = [json.loads(one.stdout.splitlines()[-1])[0] for one in done]
+    assert [item.returncode for item in done] == [0, 0], [item.stderr[-3000:] for item in done]
+    ranks = [json.loads(item.stdout.splitlines()[-1])[0] for item in done]
     assert sorted(rank for rank, *_ in ranks) == [0, 1]
     assert {threads for _, threads, _ in ranks} == {max(1, len(os.sched_getaffinity(0)) // 2)}
     for epoch in (slice(0, 3), slice(3, 6)):
@@ -430,8 +430,8 @@ def test_a_map_dataset_has_the_loaders_samples(jpeg: str) -> None:
     for epoch in range(2):
         dataset.set_epoch(epoch)
         want = [(image, label) for batch in loader for image, label in zip(*batch.values(), strict=True)]
-        found = dataset.__getitems__([3, 9, 0, 3])
-        for sample, number in zip(found, [3, 9, 0, 3], strict=True):
+        result = dataset.__getitems__([3, 9, 0, 3])
+        for sample, number in zip(result, [3, 9, 0, 3], strict=True):
             assert np.array_equal(sample["image"], want[number][0])
             assert int(sample["label"]) == want[number][1] == number
         assert np.array_equal(dataset[7]["image"], want[7][0])
@@ -454,7 +454,9 @@ def test_a_map_dataset_of_values_of_varying_length(tmp_path: Path) -> None:
         for n in range(4):
             out.append({"points": np.full((n, 2), n, np.float32), "text": str(n)})
     dataset = Loader(path, 1).as_map_dataset()
-    assert [(tuple(one["points"].shape), one["text"]) for one in dataset.__getitems__([3, 0, 2])] == [
+    assert [
+        (tuple(getitem["points"].shape), getitem["text"]) for getitem in dataset.__getitems__([3, 0, 2])
+    ] == [
         ((3, 2), "3"),
         ((0, 2), "0"),
         ((2, 2), "2"),

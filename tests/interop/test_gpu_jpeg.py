@@ -74,7 +74,7 @@ def test_pixels_are_those_of_libjpeg(subsampling):
     rng = np.random.default_rng(subsampling)
     cells, boxes, sizes = [], [], []
     for number in range(60):
-        width, height = (int(one) for one in rng.integers(5, 90, 2))
+        width, height = (int(integer) for integer in rng.integers(5, 90, 2))
         how = {"quality": (30, 75, 95, 100)[number % 4], "restart_marker_blocks": 3 * (number % 5 == 0)}
         cells.append(jpeg(rng, width, height, noise=number % 3 > 0, subsampling=subsampling, **how))
         left, top = int(rng.integers(0, width)), int(rng.integers(0, height))
@@ -82,9 +82,9 @@ def test_pixels_are_those_of_libjpeg(subsampling):
             (left, top, int(rng.integers(left + 1, width + 1)), int(rng.integers(top + 1, height + 1)))
         )
         sizes.append((height, width))
-    found, both = made(request_of(cells, boxes, sizes))
-    assert sorted(found) == list(range(60))
-    for row, pixels in found.items():
+    result, both = made(request_of(cells, boxes, sizes))
+    assert sorted(result) == list(range(60))
+    for row, pixels in result.items():
         top, left, high, wide = both.window[row].tolist()
         whole = image.decode(np.frombuffer(cells[row], np.uint8), "RGB")
         assert np.array_equal(pixels, whole[top : top + high, left : left + wide]), (
@@ -103,12 +103,12 @@ def test_room_is_for_the_window_however_the_detail_lies():
     pillow.fromarray(pixels).save(out, "JPEG", quality=90)
     cell = out.getvalue()
     for box in ((0, 0, 128, 128), (32, 32, 96, 96), (0, 0, 256, 256)):
-        found, _ = made(request_of([cell], [box], [(256, 256)]))
-        assert sorted(found) == [0]
+        result, _ = made(request_of([cell], [box], [(256, 256)]))
+        assert sorted(result) == [0]
     smooth = jpeg(rng, 256, 256, noise=False, quality=90)
     cells, small = [cell, *[smooth] * 20], (100, 100, 140, 140)
-    found, both = made(request_of(cells, [(0, 0, 128, 128), *[small] * 20], [(256, 256)] * 21))
-    assert sorted(found) == list(range(21))
+    result, both = made(request_of(cells, [(0, 0, 128, 128), *[small] * 20], [(256, 256)] * 21))
+    assert sorted(result) == list(range(21))
     whole = gpu_jpeg.CoefficientJpegs(
         request_of(cells, [(0, 0, 256, 256)] * 21, [(256, 256)] * 21), both.rows, np.full(21, 0x22, np.uint8)
     )
@@ -124,12 +124,12 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_engine():
     cells = [good, bytes(bad), narrow, good]
     sizes = [(32, 40), (32, 40), (32, 4), (32, 40)]
     boxes = [(0, 0, width, height) for height, width in sizes]
-    found, both = made(request_of(cells, boxes, sizes))
+    actual, both = made(request_of(cells, boxes, sizes))
     assert both.missing.tolist() == [1, 2]
-    assert sorted(found) == [0, 3]
+    assert sorted(actual) == [0, 3]
     # Without room nothing is read, and nobody writes where it must not.
-    found, both = made(request_of(cells, boxes, sizes), room=100)
-    assert found == {}
+    actual, both = made(request_of(cells, boxes, sizes), room=100)
+    assert actual == {}
     assert both.missing.tolist() == [0, 1, 2, 3]
 
 
@@ -162,18 +162,18 @@ def test_a_loader_that_splits(tmp_path):
     rng = np.random.default_rng(1)
     with bp.create(tmp_path / "a.beton", {"image": bp.Image()}) as out:
         for number in range(40):
-            width, height = (int(one) for one in rng.integers(20, 120, 2))
+            width, height = (int(integer) for integer in rng.integers(20, 120, 2))
             progressive = number % 8 == 0
             data = jpeg(rng, width, height, noise=False, subsampling=number % 3, progressive=progressive)
             out.append({"image": data})
     steps = [ops.RandomResizedCrop(48), ops.RandomHorizontalFlip()]
     how = {"pipelines": {"image": steps}, "seed": 3, "order": "random"}
-    plain = [one["image"] for one in bp.Loader(tmp_path / "a.beton", 8, **how)]
+    plain = [batch["image"] for batch in bp.Loader(tmp_path / "a.beton", 8, **how)]
     loader = bp.Loader(tmp_path / "a.beton", 8, device="cpu", decode="split", **how)
-    found = [one["image"].numpy() for one in loader]
+    result = [batch["image"].numpy() for batch in loader]
     assert loader.stats()["decoded"] == {"cpu": 5, "gpu": 0, "split": 35, "raw": 0}
     loader.close()
-    for ours, theirs in zip(found, plain, strict=True):
+    for ours, theirs in zip(result, plain, strict=True):
         assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 2
 
 

@@ -173,9 +173,9 @@ def trained(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     """What each framework that is installed saw, in one process: they take long to import."""
     folder = tmp_path_factory.mktemp("saved")
     there = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
-    said = run_script(TRAIN, str(plan), str(folder), " ".join(there), cwd=folder, env=environment())
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return found
+    output = run_script(TRAIN, str(plan), str(folder), " ".join(there), cwd=folder, env=environment())
+    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return answer
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

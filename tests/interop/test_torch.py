@@ -136,7 +136,7 @@ def test_what_is_inside_tuples_and_lists():
     assert values.tolist() == [0, 1, 2]
     assert offsets.tolist() == [0, 1, 3]
     several = interop.as_tensor([np.zeros((1, 2)), None, np.zeros((3, 0))])
-    assert [None if one is None else tuple(one.shape) for one in several] == [(1, 2), None, (3, 0)]
+    assert [None if item is None else tuple(item.shape) for item in several] == [(1, 2), None, (3, 0)]
 
 
 def test_names_of_dtypes():
@@ -185,8 +185,8 @@ def test_every_kind_of_value(tmp_path, device):
     assert values.device.type == offsets.device.type == device
     assert values.tolist() == [[1, 1], [2, 2], [2, 2]]
     assert offsets.tolist() == [0, 0, 1, 3]
-    assert [tuple(one.shape) for one in batch["free"]] == [(0, 2), (1, 3), (2, 4)]
-    assert {one.device.type for one in batch["free"]} == {device}
+    assert [tuple(item.shape) for item in batch["free"]] == [(0, 2), (1, 3), (2, 4)]
+    assert {item.device.type for item in batch["free"]} == {device}
     assert batch["text"] == ["0", "1", "2"]
     assert batch["blob"][0].tolist() == [1, 2, 2]
     assert isinstance(batch["time"], np.ndarray)
@@ -267,7 +267,7 @@ def test_to_tensor_and_to_device():
     array = np.arange(6, dtype=np.int16)
     assert run(interop.ToTensor(), array).data_ptr() == array.ctypes.data
     moved = run(interop.ToDevice("cpu"), (array, np.array([0, 6])))
-    assert [one.tolist() for one in moved] == [list(range(6)), [0, 6]]
+    assert [item.tolist() for item in moved] == [list(range(6)), [0, 6]]
     assert interop.ToDevice("cpu").infer(Spec(np.dtype(np.int16))).torch
     assert run(interop.ToDevice("cpu"), ["text"]) == ["text"]
 
@@ -276,20 +276,18 @@ def test_to_tensor_and_to_device():
 def test_to_torch_image(channels_last):
     batch = np.stack([pixels(n) for n in range(3)])
     op = interop.ToTorchImage(channels_last)
-    found = run(op, batch)
+    done = run(op, batch)
     assert op.infer(Spec(np.dtype(np.uint8), (12, 16, 3))).shape == (3, 12, 16)
-    assert np.array_equal(found, batch.transpose(0, 3, 1, 2))
-    assert (found.data_ptr() == batch.ctypes.data) == channels_last
-    assert found.is_contiguous(
-        memory_format=torch.channels_last if channels_last else torch.contiguous_format
-    )
+    assert np.array_equal(done, batch.transpose(0, 3, 1, 2))
+    assert (done.data_ptr() == batch.ctypes.data) == channels_last
+    assert done.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
 def test_to_torch_image_brings_half_floats_back():
     half = np.random.default_rng(1).random((2, 4, 5, 3)).astype(np.float16)
-    found = run(interop.ToTorchImage(), half.view(np.int16))
-    assert found.dtype == torch.float16
-    assert np.array_equal(found, half.transpose(0, 3, 1, 2))
+    done = run(interop.ToTorchImage(), half.view(np.int16))
+    assert done.dtype == torch.float16
+    assert np.array_equal(done, half.transpose(0, 3, 1, 2))
     assert interop.ToTorchImage().infer(Spec(np.dtype(np.int16), (4, 5, 3))).dtype == np.float16
     assert run(interop.ToTorchImage(convert_back_int16=False), half.view(np.int16)).dtype == torch.int16
 
@@ -371,8 +369,8 @@ def test_a_function_of_tensors_with_draws_by_sample(raw):
         return batch.float() + torch.from_numpy(rng.uniform())[:, None, None, None]
 
     steps = [interop.ToTorchImage(), noise]
-    found = [checksum(as_numpy(Loader(raw, size, pipelines={"image": steps}))) for size in (1, 7, 20)]
-    assert len(set(found)) == 1
+    result = [checksum(as_numpy(Loader(raw, size, pipelines={"image": steps}))) for size in (1, 7, 20)]
+    assert len(set(result)) == 1
 
 
 # -- DLPack -------------------------------------------------------------------------------------------------
@@ -447,13 +445,13 @@ def test_worker_processes_make_the_batches_in_turn(plain, tmp_path, start, ways)
     assert done.stderr == ""
     alone = Loader(plain, 3, order="random", ids=True, indices=range(19))
     want = [[batch["ids"].tolist() for batch in alone] for _ in range(3)]
-    for persistent, found in zip(ways, json.loads(done.stdout), strict=True):
-        assert found == [*want[:2], *([] if persistent else [want[1][3:], want[2]])]
+    for persistent, load in zip(ways, json.loads(done.stdout), strict=True):
+        assert load == [*want[:2], *([] if persistent else [want[1][3:], want[2]])]
 
 
 def test_the_parts_of_workers_on_every_rank(plain):
     for workers, world_size in ((1, 1), (2, 2), (9, 1)):
-        found = []
+        result = []
         for rank in range(world_size):
             loader = Loader(plain, 3, order="random", ids=True)
             alone = [
@@ -468,8 +466,8 @@ def test_the_parts_of_workers_on_every_rank(plain):
                 part[turn]["ids"].tolist() for turn in range(len(alone)) for part in parts if turn < len(part)
             ]
             assert turns == alone
-            found += itertools.chain(*alone)
-        assert sorted(found) == list(range(20))
+            result += itertools.chain(*alone)
+        assert sorted(result) == list(range(20))
 
 
 def test_batches_for_a_device_are_not_made_in_workers(plain):
@@ -582,19 +580,19 @@ def launch(tmp_path: Path, script: str, *arguments: str, **environment: str) -> 
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with contextlib.ExitStack() as stack:
         started = [
-            stack.enter_context(processes.start(command, env={**usual, **one}, **pipes)) for one in each
+            stack.enter_context(processes.start(command, env={**usual, **item}, **pipes)) for item in each
         ]
-        said = [process.communicate(timeout=PATIENCE)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * len(started), said
-    return [json.loads(one.read_text()) for one in sorted(out.iterdir())]
+        output = [process.communicate(timeout=PATIENCE)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * len(started), output
+    return [json.loads(path.read_text()) for path in sorted(out.iterdir())]
 
 
 def assert_dealt_out(found: list[Any], samples: int, epochs: int = 2) -> None:
     """Each process wrote its batches of every epoch: every sample is there once."""
     assert len(found) == 2
     for epoch in range(epochs):
-        batches = [one[epoch] for one in found]
-        assert len({len(one) for one in batches}) == 1
+        batches = [item[epoch] for item in found]
+        assert len({len(batch) for batch in batches}) == 1
         assert sorted(itertools.chain(*itertools.chain(*batches))) == list(range(samples))
     assert found[0][0] != found[0][1]
 
@@ -833,17 +831,17 @@ class TestGpu:
                         busy = busy @ busy / 4096
                 sums.append((batch["ids"].tolist(), batch["image"].sum(dim=(1, 2, 3), dtype=torch.int64)))
                 del batch
-        for samples, found in sums:
+        for samples, total in sums:
             want = [int(pixels(n, 128, 128).sum(dtype=np.int64)) for n in samples]
-            assert found.tolist() == want
+            assert total.tolist() == want
 
     def test_the_stream_of_the_caller_waits(self, raw):
         loader = Loader(raw, 4, device="cuda", ids=True)
         with torch.cuda.stream(torch.cuda.Stream()):
             for batch in loader:
-                found = batch["image"].clone()
+                result = batch["image"].clone()
                 torch.cuda.current_stream().synchronize()
-                assert np.array_equal(found.cpu(), [pixels(int(n)) for n in batch["ids"]])
+                assert np.array_equal(result.cpu(), [pixels(int(n)) for n in batch["ids"]])
 
     def test_copying_is_counted(self, raw):
         loader = Loader(raw, 4, device="cuda")

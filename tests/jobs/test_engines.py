@@ -64,8 +64,8 @@ def patient_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(folder: Path) -> dict[str, bytes]:
-    assert not [one for one in os.listdir(folder) if one.startswith(".")]
-    return {one.name: one.read_bytes() for one in sorted(folder.iterdir())}
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,9 @@ def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """What threads make."""
     folder = tmp_path_factory.mktemp("wanted")
     bp.convert(source, folder / "out.tfrecord", **HOW)
-    found = made(folder)
-    assert len([name for name in found if name.endswith(".tfrecord")]) > 6
-    return found
+    result = made(folder)
+    assert len([name for name in result if name.endswith(".tfrecord")]) > 6
+    return result
 
 
 HOW: dict[str, Any] = {
@@ -121,14 +121,14 @@ def test_ray_makes_the_same_bytes(source: Path, wanted: dict[str, bytes], tmp_pa
 def test_ranks_share_the_work_and_the_last_one_finishes(
     source: Path, wanted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    found = []
+    result = []
     for rank in (2, 0, 1):
-        assert not [one for one in os.listdir(tmp_path) if not one.startswith(".")]
+        assert not [name for name in os.listdir(tmp_path) if not name.startswith(".")]
         by = engines.make("ranks", rank=rank, world_size=3)
-        found.append(bp.convert(source, tmp_path / "out.tfrecord", engine=by, **HOW))
-    assert [bool(one.files) for one in found] == [False, False, True]
-    assert found[-1].samples == 60
-    assert "last rank" in found[0].remarks[-1]
+        result.append(bp.convert(source, tmp_path / "out.tfrecord", engine=by, **HOW))
+    assert [bool(item.files) for item in result] == [False, False, True]
+    assert result[-1].samples == 60
+    assert "last rank" in result[0].remarks[-1]
     assert made(tmp_path) == wanted
 
 
@@ -149,8 +149,8 @@ def test_launchers_say_who_this_is(variables: dict[str, str], monkeypatch: pytes
     for rank in range(2):
         for name, value in variables.items():
             monkeypatch.setenv(name, value.format(rank=rank))
-        found = engines.make("ranks")
-        assert (found.rank, found.world_size) == (rank, 2)
+        result = engines.make("ranks")
+        assert (result.rank, result.world_size) == (rank, 2)
 
 
 def test_ranks_at_the_same_time(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_ranks_at_the_same_time(source: Path, wanted: dict[str, bytes], tmp_path
     done = run_together(
         *([*command, str(rank)] for rank in range(2)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert [one.returncode for one in done] == [0, 0], done
+    assert [item.returncode for item in done] == [0, 0], done
     assert made(tmp_path) == wanted
 
 
@@ -192,10 +192,10 @@ def test_what_another_conversion_left_is_not_used(source: Path, tmp_path: Path) 
     for rank in range(2):
         by = engines.make("ranks", rank=rank, world_size=2)
         bp.convert(source, tmp_path / "out.tfrecord", engine=by, shard_samples=20, shuffle=True)
-    found = [sample["n"] for sample in bp.open(str(tmp_path / "out-*.tfrecord"))]
-    assert sorted(found) == list(range(60))
-    assert found != sorted(found)
-    assert [one for one in made(tmp_path) if one.endswith(".tfrecord")] == [
+    actual = [sample["n"] for sample in bp.open(str(tmp_path / "out-*.tfrecord"))]
+    assert sorted(actual) == list(range(60))
+    assert actual != sorted(actual)
+    assert [item for item in made(tmp_path) if item.endswith(".tfrecord")] == [
         f"out-0000{n}.tfrecord" for n in range(3)
     ]
 
@@ -213,9 +213,9 @@ def test_a_sample_that_cannot_be_stored_is_named(engine: str, tmp_path: Path) ->
     with pytest.raises(bp.DataError) as caught:
         bp.convert(tmp_path / "a.npz", tmp_path / "to" / "out.beton", **how)
     assert (caught.value.sample, caught.value.path) == (13, str(tmp_path / "a.npz"))
-    assert not [one for one in os.listdir(tmp_path / "to") if not one.startswith(".")]
+    assert not [name for name in os.listdir(tmp_path / "to") if not name.startswith(".")]
     result = bp.convert(tmp_path / "a.npz", tmp_path / "to" / "out.beton", on_error="skip", **how)
-    assert [one.sample for one in result.skipped] == [13]
+    assert [item.sample for item in result.skipped] == [13]
     assert len(bp.open(str(tmp_path / "to" / "out-*.beton"))) == 19
 
 
@@ -227,8 +227,8 @@ def ranks(source: Path, target: Path, world_size: int = 3, **how: Any) -> bp.Con
     for rank in range(world_size):
         by = engines.make("ranks", rank=rank, world_size=world_size)
         assert not target.exists() or how.get("append")
-        found = bp.convert(source, target, engine=by, **how)
-    return found
+        converted = bp.convert(source, target, engine=by, **how)
+    return converted
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -
     )
     assert result.files == [str(tmp_path / "many" / f"a{suffix}")]
     assert result.samples == 60
-    wanted, found = (
-        {one.relative_to(top): one.read_bytes() for one in top.rglob("*") if one.is_file()}
+    wanted, actual = (
+        {path.relative_to(top): path.read_bytes() for path in top.rglob("*") if path.is_file()}
         for top in (tmp_path / "one", tmp_path / "many")
     )
-    assert found == wanted
+    assert actual == wanted
 
 
 def test_one_file_by_worker_processes(source: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_tables_get_all_rows_in_one_transaction(kind: str, source: Path, tmp_pat
     before = len(lake.history(target))
     ranks(source, target, target_options={"format": kind}, append=True)
     assert len(lake.history(target)) == before + 1
-    assert [one["n"] for one in bp.open(target)] == list(range(60)) * 2
+    assert [sample["n"] for sample in bp.open(target)] == list(range(60)) * 2
 
 
 def test_killed_while_parts_are_put_together(source: Path, tmp_path: Path) -> None:
@@ -301,15 +301,15 @@ def test_killed_while_parts_are_put_together(source: Path, tmp_path: Path) -> No
 
 
 def tasks(engine: engines.Engine, work: Trouble) -> dict[int, int]:
-    found: dict[int, int] = {}
-    engines.run(engine, work, range(5), found.__setitem__, name=lambda number: f"shard {number}")
-    return found
+    result: dict[int, int] = {}
+    engines.run(engine, work, range(5), result.__setitem__, name=lambda number: f"shard {number}")
+    return result
 
 
 @pytest.mark.parametrize("how", ["disk", *exhaustive("die")])
 def test_what_fails_is_tried_on_another_worker(how: str, tmp_path: Path) -> None:
-    found = tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 2))
-    assert found == {number: number**2 for number in range(5)}
+    actual = tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 2))
+    assert actual == {number: number**2 for number in range(5)}
     assert len(list(tmp_path.glob("2-*"))) == 3
 
 
@@ -351,18 +351,18 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 12), max_size=12), max_size=4), st.integers(1, 30), st.integers(1, 9))
 def test_files_are_filled_one_after_another(parts: list[list[int]], size: int, most: int) -> None:
-    sizes = [one for part in parts for one in part]
+    sizes = [item for part in parts for item in part]
     bounds = fill_files((np.array(part, dtype=np.int64) for part in parts), size, most).tolist()
     assert bounds == filled(sizes, size, most)
 
 
 def filled(sizes: list[int], size: int, most: int) -> list[int]:
     wanted, held, count = [0], 0, 0
-    for at, one in enumerate(sizes):
-        if count == most or (count and held + one > size):
+    for at, siz in enumerate(sizes):
+        if count == most or (count and held + siz > size):
             wanted.append(at)
             held = count = 0
-        held, count = held + one, count + 1
+        held, count = held + siz, count + 1
     return [*wanted, len(sizes)] if sizes else [0, 0]
 
 
@@ -379,8 +379,8 @@ def test_the_sizes_of_many_samples_are_added_up_part_by_part(monkeypatch: pytest
 
     def bounds(fields: list[str], **how: int) -> list[int]:
         order = orders.random(count, seed=1, epoch=0)
-        made = planning.plan(Sizes(), fields, order, lookup_samples=97, **how)
-        return [0, *(made.span(number).stop for number in range(len(made)))]
+        result = planning.plan(Sizes(), fields, order, lookup_samples=97, **how)
+        return [0, *(result.span(number).stop for number in range(len(result)))]
 
     taken = sizes[orders.random(count, seed=1, epoch=0)[:]]
     assert bounds(["blob", "label"], size=1000) == filled((taken + 8).tolist(), 1000, count)
@@ -415,9 +415,9 @@ def test_two_passes_make_the_same_bytes(
         )
         assert result.samples == (limit or 60)
     assert made(tmp_path / "one") == made(tmp_path / "two")
-    found = [one["m"] for one in bp.open(str(tmp_path / "two" / "*.tfrecord"))]
-    assert len(set(found)) == len(found) == (limit or 60)
-    assert found != sorted(found)
+    actual = [sample["m"] for sample in bp.open(str(tmp_path / "two" / "*.tfrecord"))]
+    assert len(set(actual)) == len(actual) == (limit or 60)
+    assert actual != sorted(actual)
 
 
 @pytest.mark.parametrize("how", [{}, {"shard_samples": 20}], ids=["file", "shards"])
@@ -427,17 +427,17 @@ def test_progress_covers_both_passes(how: dict[str, Any], source: Path, tmp_path
         source,
         tmp_path / "a.tfrecord",
         shuffle=True,
-        progress=lambda *one: seen.append(one),
+        progress=lambda *item: seen.append(item),
         **how,
         options=small_runs(two_passes=True),
     )
-    now = [one for one, _ in seen]
+    now = [item for item, _ in seen]
     assert now == sorted(now)
     assert {total for _, total in seen} == {60}
     assert 30 in now
     # Several times in each pass.
-    assert len({one for one in now if 0 < one < 30}) > 2
-    assert len({one for one in now if 30 < one < 60}) > 1
+    assert len({item for item in now if 0 < item < 30}) > 2
+    assert len({item for item in now if 30 < item < 60}) > 1
     assert now[-1] == 60
 
 
@@ -465,25 +465,25 @@ def test_two_passes_by_ranks(
 def test_a_rank_comes_while_others_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Partial(str(tmp_path / "a"), resume=True, crew=True)
     first.checkpoint({"mark": 1})
-    made = first.folder / "run"
-    made.mkdir()
+    result = first.folder / "run"
+    result.mkdir()
     scandir = os.scandir
 
     @contextlib.contextmanager
     def moving(path: Any) -> Iterator[Any]:
         with scandir(path) as entries:
-            found = list(entries)
-        if made.exists():
-            made.rename(first.folder / "renamed")
-        yield iter(found)
+            answer = list(entries)
+        if result.exists():
+            result.rename(first.folder / "renamed")
+        yield iter(answer)
 
     monkeypatch.setattr(os, "scandir", moving)
     second = Partial(str(tmp_path / "a"), resume=True, crew=True)
-    assert not made.exists()
+    assert not result.exists()
     assert second.state is not None
     assert second.state["mark"] == 1
-    for one in (first, second):
-        one.suspend()
+    for item in (first, second):
+        item.suspend()
 
 
 def test_two_passes_read_the_source_once_and_in_order(
@@ -516,11 +516,11 @@ def test_what_cannot_be_read_is_skipped_in_two_passes(tmp_path: Path) -> None:
     for n in (3, 17):
         (folder / f"{n:02}.jpg").unlink()
     how = {"shuffle": True, "on_error": "skip", "shard_samples": 7}
-    found = [
+    result = [
         bp.convert(reader, tmp_path / f"{name}.beton", **how, options=small_runs(two_passes=passes))
         for name, passes in (("one", False), ("two", True))
     ]
-    assert [sorted(one.sample for one in each.skipped) for each in found] == [[3, 17], [3, 17]]
+    assert [sorted(item.sample for item in each.skipped) for each in result] == [[3, 17], [3, 17]]
     for number in range(5):
         one, two = (tmp_path / f"{name}-0000{number}.beton" for name in ("one", "two"))
         assert one.read_bytes() == two.read_bytes()
@@ -575,17 +575,17 @@ def test_killed_again_and_again(kills: int, source: Path, wanted: dict[str, byte
         done += 1
         if leader.returncode == 0:
             assert made(tmp_path) == wanted
-        elif not [one for one in os.listdir(tmp_path) if not one.startswith(".")]:
+        elif not [name for name in os.listdir(tmp_path) if not name.startswith(".")]:
             continue
         else:
             # It was decided: whoever opens it next finishes it, but for what lies hidden.
             bp.open(str(tmp_path / "out-*.tfrecord")).close()
-            assert {one.name: one.read_bytes() for one in tmp_path.glob("[!.]*")} == wanted
+            assert {path.name: path.read_bytes() for path in tmp_path.glob("[!.]*")} == wanted
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
     with start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as leader:
-        said = leader.communicate(timeout=PATIENCE)[0]
-    assert leader.returncode == 0, said
+        output = leader.communicate(timeout=PATIENCE)[0]
+    assert leader.returncode == 0, output
     assert made(tmp_path) == wanted
 
 

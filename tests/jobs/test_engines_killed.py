@@ -77,23 +77,23 @@ class Conversion:
         if complete:
             assert self._files(self.to) == self._wanted
         else:
-            assert not [one for one in os.listdir(self.to) if not one.startswith(".")]
+            assert not [name for name in os.listdir(self.to) if not name.startswith(".")]
 
     def finish(self) -> bp.Conversion:
         """By threads of this process."""
         self.free(None)
-        made = bp.convert(self.source, self.to / "out.tfrecord", **slow_source.HOW)
+        converted = bp.convert(self.source, self.to / "out.tfrecord", **slow_source.HOW)
         self.check(complete=True)
-        return made
+        return converted
 
     def clear(self) -> None:
-        for one in self.to.iterdir():
-            one.unlink()
+        for path in self.to.iterdir():
+            path.unlink()
 
     @staticmethod
     def _files(folder: Path) -> dict[str, bytes]:
-        assert not [one for one in os.listdir(folder) if one.startswith(".")]
-        return {one.name: one.read_bytes() for one in sorted(folder.iterdir())}
+        assert not [name for name in os.listdir(folder) if name.startswith(".")]
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 # Where workers find the dataset. Ray takes whole seconds.
@@ -122,13 +122,13 @@ class Dask:
     def heal(self) -> None:
         """Start what is not running."""
         if self.scheduler is None or self.scheduler.poll() is not None:
-            for one in self.workers:
-                one.kill()
+            for worker in self.workers:
+                worker.kill()
             self._number += 1
             self._file = self._folder / f"scheduler-{self._number}.json"
             self.scheduler = self._start("scheduler", "--port", "0", "--host", "127.0.0.1")
             self.address = self._address(self.scheduler)
-        self.workers = [one for one in self.workers if one.poll() is None]
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
         while len(self.workers) < 2:
             self.workers.append(self._start("worker", "--nthreads", "1", "--no-nanny"))
 
@@ -156,18 +156,18 @@ def dask(tmp_path: Path) -> Iterator[Dask]:
 def below(process: int) -> dict[int, str]:
     """What a process has started, and what those have: number → command."""
     parents: dict[int, list[int]] = {}
-    for one in os.listdir("/proc"):
+    for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(one))
-    found: dict[int, str] = {}
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(name))
+    result: dict[int, str] = {}
     todo = [process]
     while todo:
         for child in parents.get(todo.pop(), []):
             todo.append(child)
             with contextlib.suppress(OSError):
-                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-    return found
+                result[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+    return result
 
 
 def ray_processes(leader: subprocess.Popen[str], kind: str) -> list[int]:
@@ -187,19 +187,19 @@ def test_dask_workers_and_their_scheduler(conversion: Conversion, dask: Dask) ->
     with conversion.led_by("dask", dask.address) as leader:
         conversion.await_more(0, leader)
         # All of them, and with them all that they know of the job.
-        for one in dask.workers:
-            one.kill()
-            one.wait()
+        for worker in dask.workers:
+            worker.kill()
+            worker.wait()
         dask.heal()
         before = conversion.done()
         conversion.free(40)
         conversion.await_more(before, leader)
         assert dask.scheduler is not None
         dask.scheduler.kill()
-        said = leader.communicate(timeout=PATIENCE)[0]
+        output = leader.communicate(timeout=PATIENCE)[0]
     assert leader.returncode == 1
-    assert said.startswith("AccessError: the Dask scheduler is gone; what is done is kept")
-    assert len(said.splitlines()) == 1
+    assert output.startswith("AccessError: the Dask scheduler is gone; what is done is kept")
+    assert len(output.splitlines()) == 1
     conversion.check(complete=False)
     assert conversion.finish().resumed_at >= 5
 
@@ -212,9 +212,9 @@ def test_ray_workers_and_the_raylet(conversion: Conversion) -> None:
         while conversion.done() == 0 and leader.poll() is None:
             time.sleep(0.02)
         if leader.poll() is not None:
-            said = leader.communicate()[0]
+            output = leader.communicate()[0]
             # Ray gives its own processes some seconds, and no more.
-            assert "Ray cannot be reached or started" in said, said
+            assert "Ray cannot be reached or started" in output, output
             pytest.skip("the machine is too busy for Ray to start")
         while not (workers := ray_processes(leader, "worker")):
             time.sleep(0.02)
@@ -223,10 +223,10 @@ def test_ray_workers_and_the_raylet(conversion: Conversion) -> None:
         conversion.free(40)
         conversion.await_more(before, leader)
         kill(ray_processes(leader, "raylet")[0])
-        said = leader.communicate(timeout=PATIENCE)[0]
+        output = leader.communicate(timeout=PATIENCE)[0]
     assert leader.returncode == 1
-    assert said.startswith("AccessError: the Ray cluster is gone; what is done is kept")
-    assert len(said.splitlines()) == 1
+    assert output.startswith("AccessError: the Ray cluster is gone; what is done is kept")
+    assert len(output.splitlines()) == 1
     conversion.check(complete=False)
     assert conversion.finish().resumed_at >= 5
 
@@ -248,13 +248,13 @@ def test_killed_at_random(conversion: Conversion, dask: Dask) -> None:
                 time.sleep(0.05)
             time.sleep(rng.uniform(0, 1))
             kills += _kill_one(rng, engine, leader, dask)
-            said = leader.communicate(timeout=PATIENCE)[0]
+            output = leader.communicate(timeout=PATIENCE)[0]
         if leader.returncode == 0:
             conversion.check(complete=True)
             conversion.clear()
             ended += 1
         else:
-            assert leader.returncode == -signal.SIGKILL or "Error: " in said, said
+            assert leader.returncode == -signal.SIGKILL or "Error: " in output, output
             conversion.check(complete=False)
     assert ended
     conversion.finish()
@@ -269,7 +269,7 @@ def _kill_one(rng: random.Random, engine: str, leader: subprocess.Popen[str], da
         victims = ray_processes(leader, kind)
     else:
         assert dask.scheduler is not None
-        victims = [one.pid for one in (dask.workers if kind == "worker" else [dask.scheduler])]
+        victims = [worker.pid for worker in (dask.workers if kind == "worker" else [dask.scheduler])]
     if victims and leader.poll() is None:
         kill(rng.choice(victims))
         return True

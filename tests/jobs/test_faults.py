@@ -24,7 +24,7 @@ OWN_WAYS = ("tfrecord", "zarr", "lmdb", "parquet", "hdf5", "imagefolder", "delta
 # A tail with side-cars; chunks; a library that writes all over; a transaction; files; bytes in the middle; an
 # index that takes the place of the old one; that, and a tail.
 APPEND_WAYS = ("tfrecord", "zarr", "hdf5", "lmdb", "imagefolder", "webdataset", "mds", "megatron")
-WRITERS = sorted(name for name, one in all_formats().items() if one.writer is not None)
+WRITERS = sorted(name for name, item in all_formats().items() if item.writer is not None)
 # Where a folder of shards has no meaning.
 NO_SHARDS = ("imagefolder", "audiofolder", "videofolder")
 
@@ -34,10 +34,10 @@ def shim(tmp_path_factory):
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    made = tmp_path_factory.mktemp("shim") / "shim.so"
+    path = tmp_path_factory.mktemp("shim") / "shim.so"
     source = str(FAULTS / "shim.c")
-    processes.run([compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
-    return made
+    processes.run([compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-o", path, source, "-ldl"], check=True)
+    return path
 
 
 @pytest.fixture
@@ -52,9 +52,11 @@ def drive(shim, tmp_path):
             text=True,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        found = json.loads(done.stdout.splitlines()[-1])
-        assert found["tried"] > 0
-        assert not found["bad"], "\n".join(f"{mode} at {point}: {what}" for mode, point, what in found["bad"])
+        answer = json.loads(done.stdout.splitlines()[-1])
+        assert answer["tried"] > 0
+        assert not answer["bad"], "\n".join(
+            f"{mode} at {point}: {what}" for mode, point, what in answer["bad"]
+        )
 
     return run
 
@@ -90,7 +92,7 @@ def test_every_call(drive, name, sharded, overwrite):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", [one for one in WRITERS if all_formats()[one].writer.appends])
+@pytest.mark.parametrize("name", [writer for writer in WRITERS if all_formats()[writer].writer.appends])
 def test_every_call_of_an_append(drive, name):
     drive(name, "--append")
 

@@ -74,17 +74,17 @@ def test_every_encoding_becomes_every_other(source, target, lossless, tmp_path):
     if lossless and target == "jpeg":
         pytest.skip("there is no such")
     value = SOURCES[source]
-    field, data, encoding, found = stored(tmp_path, value, image_format=target, lossless=lossless)
+    field, data, encoding, result = stored(tmp_path, value, image_format=target, lossless=lossless)
     assert encoding == target
     assert field.encoding == target
     before = value if source == "array" else image.decode(value)
     if source.split()[-1] == target:
         assert data == value
     elif target in ("png", "tiff", "bmp", "raw") or lossless:
-        assert np.array_equal(found, before)
+        assert np.array_equal(result, before)
     else:
         # The colours of the GIF are a pattern of dots.
-        assert 0 < difference(found, before) < (40 if source == "gif" else 12)
+        assert 0 < difference(result, before) < (40 if source == "gif" else 12)
         assert exif.is_lossy_webp(data) == (target == "webp")
 
 
@@ -112,9 +112,9 @@ def test_what_has_the_encoding_passes_unless_it_is_to_be_encoded_again(tmp_path)
 
 def test_what_shrinks_stays_as_lossy_as_it_was(tmp_path):
     for source in ("jpeg", "lossy webp", "webp", "png", "tiff"):
-        _, data, encoding, found = stored(tmp_path, SOURCES[source], max_resolution=16)
+        _, data, encoding, result = stored(tmp_path, SOURCES[source], max_resolution=16)
         assert encoding == source.split()[-1]
-        assert found.shape == (12, 16, 3)
+        assert result.shape == (12, 16, 3)
         assert exif.is_lossy_webp(data) == (source == "lossy webp")
 
 
@@ -174,11 +174,11 @@ def test_what_an_encoding_cannot_hold_is_refused(value, target, reason, tmp_path
 
 
 def test_gray_as_webp_comes_back_as_rgb(tmp_path):
-    field, _, _, found = stored(
+    field, _, _, result = stored(
         tmp_path, smooth(channels=1), bp.Image(mode="L"), image_format="webp", lossless=True
     )
     assert field == bp.Image("webp", None)
-    assert np.array_equal(found, np.repeat(smooth(channels=1)[:, :, None], 3, axis=2))
+    assert np.array_equal(result, np.repeat(smooth(channels=1)[:, :, None], 3, axis=2))
 
 
 def test_only_the_first_page_is_never_kept_in_silence(tmp_path):
@@ -209,11 +209,11 @@ def with_exif(encoding, orientation=6):
 def test_a_image_that_is_encoded_anew_keeps_its_notes(source, target, tmp_path):
     data = with_exif(source)
     for options in ({"image_format": target}, {"image_format": target, "max_resolution": 16}):
-        _, made, encoding, found = stored(tmp_path, data, **options, reencode=True)
-        assert (encoding, image.orientation(made)) == (target, 6)
-        assert Pillow.open(io.BytesIO(made)).getexif()[271] == "Maker"
-        assert exif.read(made).icc == exif.read(data).icc
-        assert found.shape == ((12, 16, 3) if "max_resolution" in options else (24, 32, 3))
+        _, written, encoding, result = stored(tmp_path, data, **options, reencode=True)
+        assert (encoding, image.orientation(written)) == (target, 6)
+        assert Pillow.open(io.BytesIO(written)).getexif()[271] == "Maker"
+        assert exif.read(written).icc == exif.read(data).icc
+        assert result.shape == ((12, 16, 3) if "max_resolution" in options else (24, 32, 3))
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "webp", "tiff"])
@@ -221,21 +221,21 @@ def test_images_are_stored_upright_on_request(encoding, tmp_path):
     for orientation in range(1, 9):
         data = with_exif(encoding, orientation)
         assert stored(tmp_path, data)[1] == data
-        _, made, kept, found = stored(tmp_path, data, orient=True)
+        _, written, kept, result = stored(tmp_path, data, orient=True)
         if orientation == 1:
-            assert made == data
+            assert written == data
             continue
-        assert (kept, image.orientation(made)) == (encoding, 1)
-        assert Pillow.open(io.BytesIO(made)).getexif()[271] == "Maker"
+        assert (kept, image.orientation(written)) == (encoding, 1)
+        assert Pillow.open(io.BytesIO(written)).getexif()[271] == "Maker"
         upright = image.orient(image.decode(data), orientation)
-        assert difference(found, upright) <= (4 if encoding == "jpeg" else 0)
+        assert difference(result, upright) <= (4 if encoding == "jpeg" else 0)
 
 
 def test_upright_before_it_is_bounded_and_as_raw(tmp_path):
     data = with_exif("png", 6)
-    _, _, encoding, found = stored(tmp_path, data, orient=True, max_resolution=16, image_format="raw")
-    assert (encoding, found.shape) == ("raw", (16, 12, 3))
-    assert np.array_equal(found, image.fit(image.orient(smooth(), 6), 16))
+    _, _, encoding, result = stored(tmp_path, data, orient=True, max_resolution=16, image_format="raw")
+    assert (encoding, result.shape) == ("raw", (16, 12, 3))
+    assert np.array_equal(result, image.fit(image.orient(smooth(), 6), 16))
 
 
 # -- masks ---------------------------------------------------------------------------------------------
@@ -261,9 +261,9 @@ def test_masks_are_never_lossy(options, source, tmp_path):
         "palette": palette_mask(),
         "palette gif": palette_mask("gif"),
     }[source]
-    field, data, encoding, found = stored(tmp_path, value, bp.Image(mask=True), **options)
+    field, data, encoding, result = stored(tmp_path, value, bp.Image(mask=True), **options)
     # A GIF numbers its colours anew.
-    assert np.array_equal(found, image.decode(value, mask=True) if source == "palette gif" else classes())
+    assert np.array_equal(result, image.decode(value, mask=True) if source == "palette gif" else classes())
     assert field.mask
     assert encoding not in ("jpeg", "webp")
     if source != "array":
@@ -276,12 +276,12 @@ def test_a_mask_that_is_lossy_already_passes_and_is_not_made_worse(tmp_path):
     for options in ({}, {"image_format": "jpeg"}, {"write_mode": "jpg"}):
         assert stored(tmp_path, data, mask, **options)[1] == data
     for options in ({"reencode": True}, {"reencode": True, "image_format": "jpeg"}):
-        _, _, encoding, found = stored(tmp_path, data, mask, target="a.tar", **options)
+        _, _, encoding, result = stored(tmp_path, data, mask, target="a.tar", **options)
         assert encoding == "png"
-        assert np.array_equal(found, image.decode(data))
-    _, _, encoding, found = stored(tmp_path, data, mask, target="a.tar", max_resolution=16)
+        assert np.array_equal(result, image.decode(data))
+    _, _, encoding, result = stored(tmp_path, data, mask, target="a.tar", max_resolution=16)
     assert encoding == "png"
-    assert np.array_equal(found, image.fit(image.decode(data), 16, nearest=True))
+    assert np.array_equal(result, image.fit(image.decode(data), 16, nearest=True))
 
 
 @pytest.mark.parametrize("source", ["png", "bmp", "tiff", "gif"])
@@ -290,23 +290,23 @@ def test_a_mask_that_is_lossy_already_passes_and_is_not_made_worse(tmp_path):
 )
 def test_palette_masks_keep_palette_and_indices(source, options, tmp_path):
     data = palette_mask(source)
-    _, made, encoding, found = stored(
+    _, written, encoding, result = stored(
         tmp_path, data, bp.Image(mask=True, mode="P"), target="a.tar", **options
     )
     assert encoding == options.get("image_format", "png" if source == "gif" else source)
     assert np.array_equal(
-        found, image.fit(image.decode(data, mask=True), options.get("max_resolution"), nearest=True)
+        result, image.fit(image.decode(data, mask=True), options.get("max_resolution"), nearest=True)
     )
-    before, after = Pillow.open(io.BytesIO(data)), Pillow.open(io.BytesIO(made))
+    before, after = Pillow.open(io.BytesIO(data)), Pillow.open(io.BytesIO(written))
     assert after.mode == "P"
-    used = 3 * 201 if source != "gif" else 3 * (int(found.max()) + 1)
+    used = 3 * 201 if source != "gif" else 3 * (int(result.max()) + 1)
     assert after.getpalette()[:used] == before.getpalette()[:used]
 
 
 def test_a_palette_image_of_pillow_is_a_mask_with_its_palette(tmp_path):
     photo = Pillow.open(io.BytesIO(palette_mask()))
-    _, data, _, found = stored(tmp_path, photo, bp.Image(mask=True))
-    assert np.array_equal(found, classes())
+    _, data, _, result = stored(tmp_path, photo, bp.Image(mask=True))
+    assert np.array_equal(result, classes())
     assert Pillow.open(io.BytesIO(data)).getpalette()[:603] == photo.getpalette()[:603]
     # Not a mask: colours.
     assert stored(tmp_path, photo)[3].shape == (24, 32, 3)
@@ -400,6 +400,6 @@ def test_the_command_line_turns_images(tmp_path):
         target = str(tmp_path / "b.npz")
         assert main(["convert", str(tmp_path / "a.npz"), target, "--overwrite", *options]) == 0
         with bp.open(target) as reader:
-            assert {one["image"].shape for one in reader} == shapes
+            assert {sample["image"].shape for sample in reader} == shapes
             assert cells(reader)["image"][0] == with_exif("jpeg", 1)
             assert image.orientation(cells(reader)["image"][1]) == (1 if options else 6)

@@ -57,7 +57,7 @@ def test_verify_finds_the_same_on_every_engine(engine: str, shards: Path, other:
     how: dict[str, Any] = {"decode": True, "against": str(other)}
     source = str(shards / "train-*.tfrecord")
     wanted = bp.verify(source, **how)
-    assert {one.sample for one in wanted.problems} >= {7, 320, 550, 1199, 99, 1099}
+    assert {problem.sample for problem in wanted.problems} >= {7, 320, 550, 1199, 99, 1099}
     seen: list[tuple[int, int]] = []
     by = engines.make(engine, workers=2)
     assert bp.verify(source, engine=by, progress=lambda *now: seen.append(now), **how) == wanted
@@ -85,15 +85,15 @@ def test_verify_stops_where_threads_do(how: dict[str, Any], shards: Path, other:
 def test_paths_are_as_they_were_given(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shards)
     wanted = bp.verify("train-1.tfrecord")
-    assert {one.path for one in wanted.problems} == {"train-1.tfrecord"}
+    assert {problem.path for problem in wanted.problems} == {"train-1.tfrecord"}
     assert bp.verify("train-1.tfrecord", engine=engines.make("processes", workers=1)) == wanted
 
 
 def test_a_worker_in_another_folder_opens_the_same(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shards)
-    made, arguments = scans.Dataset(["train-1.tfrecord"]).__reduce__()
+    result, arguments = scans.Dataset(["train-1.tfrecord"]).__reduce__()
     monkeypatch.chdir(os.sep)
-    assert len(made(*arguments).reader) == 300
+    assert len(result(*arguments).reader) == 300
 
 
 def test_what_is_in_memory_stays_here() -> None:
@@ -119,8 +119,8 @@ def test_verify_by_processes_from_the_command_line(shards: Path, capsys: pytest.
 
 def indexed(capsys: pytest.CaptureFixture[str], folder: Path, *more: str) -> list[dict[str, Any]]:
     assert main(["index", str(folder / "train-*.tfrecord"), "--json", *more]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    return found
+    answer: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return answer
 
 
 def test_index_by_processes_is_that_of_threads(
@@ -132,17 +132,17 @@ def test_index_by_processes_is_that_of_threads(
         for path in shards.glob("train-*.tfrecord"):
             shutil.copy2(path, tmp_path / place)
     wanted = indexed(capsys, tmp_path / "one")
-    found = indexed(capsys, tmp_path / "two", "--processes", "2")
-    assert [one["state"] for one in found] == [one["state"] for one in wanted] == ["built"] * 4
-    assert {one["place"] for one in found} == {str(tmp_path / "two" / "_index.bpindex")}
-    assert [one["samples"] for one in found] == [300] * 4
+    result = indexed(capsys, tmp_path / "two", "--processes", "2")
+    assert [row["state"] for row in result] == [value["state"] for value in wanted] == ["built"] * 4
+    assert {row["place"] for row in result} == {str(tmp_path / "two" / "_index.bpindex")}
+    assert [row["samples"] for row in result] == [300] * 4
     assert sorted(os.listdir(tmp_path / "two")) == sorted(os.listdir(tmp_path / "one"))
     again = indexed(capsys, tmp_path / "two", "--processes", "1")
-    assert [one["state"] for one in again] == ["fresh"] * 4
+    assert [row["state"] for row in again] == ["fresh"] * 4
     forced = indexed(capsys, tmp_path / "two", "--processes", "1", "--force")
-    assert [one["state"] for one in forced] == ["rebuilt"] * 4
+    assert [row["state"] for row in forced] == ["rebuilt"] * 4
     assert sorted(os.listdir(tmp_path / "two")) == sorted(os.listdir(tmp_path / "one"))
-    [alone] = [one for one in os.listdir(tmp_path / "two") if one.endswith("-2.tfrecord")]
+    [alone] = [name for name in os.listdir(tmp_path / "two") if name.endswith("-2.tfrecord")]
     (tmp_path / "two" / "_index.bpindex").unlink()
     assert main(["index", str(tmp_path / "two" / alone), "--processes", "1"]) == 0
     assert (tmp_path / "two" / f"{alone}.bpindex").is_file()

@@ -48,17 +48,17 @@ def sample(n: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("stats") / "a.npz"
-    with bp.create(found, SCHEMA) as out:
+    result = tmp_path_factory.mktemp("stats") / "a.npz"
+    with bp.create(result, SCHEMA) as out:
         for n in range(COUNT):
             out.append(sample(n))
-    return found
+    return result
 
 
 def test_every_field(path: Path) -> None:
-    found = stats.collect(path)
-    assert (found.samples, found.looked_at, found.unreadable) == (COUNT, COUNT, 0)
-    fields = found.fields
+    result = stats.collect(path)
+    assert (result.samples, result.looked_at, result.unreadable) == (COUNT, COUNT, 0)
+    fields = result.fields
     assert fields["label"].values["values"].counts == {"cat": 600, "eel": 300}
     score = fields["score"]
     values = np.array([n / 4 for n in range(COUNT) if n % 10])
@@ -80,8 +80,8 @@ def test_every_field(path: Path) -> None:
     assert fields["when"].times["max"] == "2023-11-14T22:28:19"
     copies = fields["blob"].copies
     assert copies == stats.Copies(2, COUNT - 2, [[7, 500, 899]])
-    assert found.copies == stats.Copies(0, COUNT, [])
-    assert found.bytes == sum(one.bytes for one in fields.values()) > 0
+    assert result.copies == stats.Copies(0, COUNT, [])
+    assert result.bytes == sum(field.bytes for field in fields.values()) > 0
 
 
 def test_the_same_on_processes(path: Path) -> None:
@@ -93,11 +93,11 @@ def test_the_same_on_processes(path: Path) -> None:
 
 
 def test_some_samples_and_fields(path: Path) -> None:
-    found = stats.collect(path, fields=["text", "label"], sample=100, seed=5, where="label == 'eel'")
-    assert (found.samples, found.looked_at, list(found.fields)) == (300, 100, ["text", "label"])
-    assert found.fields["label"].values["values"].counts == {"eel": 100}
-    assert "drawn with seed 5" in found.remarks[0]
-    assert found == stats.collect(path, fields=["text", "label"], sample=100, seed=5, where="label == 'eel'")
+    actual = stats.collect(path, fields=["text", "label"], sample=100, seed=5, where="label == 'eel'")
+    assert (actual.samples, actual.looked_at, list(actual.fields)) == (300, 100, ["text", "label"])
+    assert actual.fields["label"].values["values"].counts == {"eel": 100}
+    assert "drawn with seed 5" in actual.remarks[0]
+    assert actual == stats.collect(path, fields=["text", "label"], sample=100, seed=5, where="label == 'eel'")
     with pytest.raises(bp.OptionError, match="at least 1"):
         stats.collect(path, sample=0)
     with pytest.raises(bp.FieldNameError, match="nope"):
@@ -114,10 +114,10 @@ def test_images_and_sounds_say_what_they_are(tmp_path: Path) -> None:
     schema = {"image": bp.Image(mode=None), "sound": bp.Audio()}
     data = [(jpeg(8, 9), sound.getvalue()), (png.getvalue(), b"no sound"), (b"no image", sound.getvalue())]
     with bp.create(tmp_path / "a.msgpack", schema) as out:
-        for one, other in [*data, data[0]]:
-            out.append({"image": one, "sound": other})
-    found = stats.collect(tmp_path / "a.msgpack")
-    image, heard = found.fields["image"], found.fields["sound"]
+        for item, other in [*data, data[0]]:
+            out.append({"image": item, "sound": other})
+    result = stats.collect(tmp_path / "a.msgpack")
+    image, heard = result.fields["image"], result.fields["sound"]
     height, width = 8, 9
     assert image.values["resolutions"].counts == {f"{width}×{height}": 2, "5×6": 1}
     assert image.values["modes"].counts == {"RGB": 2, "L": 1}
@@ -125,7 +125,7 @@ def test_images_and_sounds_say_what_they_are(tmp_path: Path) -> None:
     assert (image.unknown, heard.unknown) == (1, 1)
     assert heard.numbers["seconds"].mean == 0.25
     assert heard.values["rates"].counts == {"8000": 3}
-    assert found.copies == stats.Copies(1, 3, [[0, 3]])
+    assert result.copies == stats.Copies(1, 3, [[0, 3]])
     assert heard.copies == stats.Copies(2, 2, [[0, 2, 3]])
 
 
@@ -133,8 +133,8 @@ def test_classes_of_objects_are_counted(tmp_path: Path) -> None:
     with bp.create(tmp_path / "a.beton", {"labels": bp.Labels(("cat", "dog"))}) as out:
         for labels in ([0, 1, 1], [], [1]):
             out.append({"labels": np.array(labels, np.int64)})
-    found = stats.collect(tmp_path / "a.beton").fields["labels"]
-    assert found.values["values"].counts == {"dog": 3, "cat": 1}
+    result = stats.collect(tmp_path / "a.beton").fields["labels"]
+    assert result.values["values"].counts == {"dog": 3, "cat": 1}
 
 
 def test_arrays_that_vary(tmp_path: Path) -> None:
@@ -142,10 +142,10 @@ def test_arrays_that_vary(tmp_path: Path) -> None:
     with bp.create(tmp_path / "a.npz", schema) as out:
         for n in range(4):
             out.append({"x": np.full((n, 2), n, np.int16), "y": None if n == 2 else np.zeros(n, np.uint8)})
-    found = stats.collect(tmp_path / "a.npz").fields
-    assert found["x"].values["shapes"].counts == {"0×2": 1, "1×2": 1, "2×2": 1, "3×2": 1}
-    assert found["x"].numbers["values"].mean == (2 + 8 + 18) / 12
-    assert (found["y"].missing, found["y"].numbers["length"].mean) == (1, 4 / 3)
+    result = stats.collect(tmp_path / "a.npz").fields
+    assert result["x"].values["shapes"].counts == {"0×2": 1, "1×2": 1, "2×2": 1, "3×2": 1}
+    assert result["x"].numbers["values"].mean == (2 + 8 + 18) / 12
+    assert (result["y"].missing, result["y"].numbers["length"].mean) == (1, 4 / 3)
 
 
 def test_damaged_samples_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,9 +155,9 @@ def test_damaged_samples_are_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
             out.append({"n": n, "t": "some text"})
     with bp.open(path) as reader:
         flip(path, int(reader.spans("t", [11]).start[0]), 3)
-    found = stats.collect(path)
-    assert (found.looked_at, found.unreadable, found.fields["n"].count) == (20, 1, 19)
-    assert [one.sample for one in found.problems] == [11]
+    result = stats.collect(path)
+    assert (result.looked_at, result.unreadable, result.fields["n"].count) == (20, 1, 19)
+    assert [problem.sample for problem in result.problems] == [11]
     assert main(["stats", str(path)]) == 1
     assert "1 sample cannot be read" in capsys.readouterr().out
 
@@ -165,8 +165,8 @@ def test_damaged_samples_are_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with bp.create(tmp_path / "a.npz", {"n": bp.Int(), "t": bp.Text()}):
         pass
-    found = stats.collect(tmp_path / "a.npz")
-    assert (found.samples, found.fields["n"].count, found.copies) == (0, 0, stats.Copies(0, 0, []))
+    result = stats.collect(tmp_path / "a.npz")
+    assert (result.samples, result.fields["n"].count, result.copies) == (0, 0, stats.Copies(0, 0, []))
     assert main(["stats", str(tmp_path / "a.npz")]) == 0
 
 
@@ -181,13 +181,13 @@ def test_whole_numbers_are_exact(parts: list[list[int]]) -> None:
         other.add(np.array(part, dtype=np.int64))
         whole.merge(other)
     values = [value for part in parts for value in part]
-    found = whole.numbers()
-    assert found.count == len(values)
+    result = whole.numbers()
+    assert result.count == len(values)
     if values:
         mean = sum(values) / len(values)
-        assert (found.min, found.max, found.mean) == (min(values), max(values), mean)
-        spread = sum((len(values) * one - sum(values)) ** 2 for one in values) / len(values) ** 3
-        assert found.std == pytest.approx(spread**0.5)
+        assert (result.min, result.max, result.mean) == (min(values), max(values), mean)
+        spread = sum((len(values) * value - sum(values)) ** 2 for value in values) / len(values) ** 3
+        assert result.std == pytest.approx(spread**0.5)
 
 
 @pytest.mark.parametrize("dtype", ["uint64", "uint8", "bool"])
@@ -201,8 +201,8 @@ def test_unsigned_numbers_are_exact(dtype: str) -> None:
 def test_numbers_that_are_none() -> None:
     sums = Sums()
     sums.add(np.array([1.0, np.nan, np.inf, -np.inf, 3.0]))
-    found = sums.numbers()
-    assert (found.count, found.nan, found.infinite, found.mean, found.std) == (2, 1, 2, 2.0, 1.0)
+    result = sums.numbers()
+    assert (result.count, result.nan, result.infinite, result.mean, result.std) == (2, 1, 2, 2.0, 1.0)
 
 
 @pytest.mark.parametrize("batch", [100, 2500, 50_000, 200_000])
@@ -218,7 +218,7 @@ def test_quantiles_are_close_and_memory_is_bounded(batch: int) -> None:
     assert weights.sum() == len(values)
     assert len(ordered) < 2 * WIDTH * 8
     shares = (0.01, 0.25, 0.5, 0.95, 0.99)
-    ranks = [(values <= found).mean() for found in whole.quantiles(shares)]
+    ranks = [(values <= quantile).mean() for quantile in whole.quantiles(shares)]
     assert ranks == pytest.approx(shares, abs=0.005)
 
 
@@ -238,12 +238,12 @@ def test_frequent_values_of_many() -> None:
         part = Tally(max_values=50)
         part.add(values[at : at + 300])
         whole.merge(pickle.loads(pickle.dumps(part)))
-    found, true = whole.values({}), Counter(values)
-    assert not found.exact
-    assert list(found.counts)[:3] == [one for one, _ in true.most_common(3)]
-    assert found.slack <= 3000 / 50
-    for value, count in found.counts.items():
-        assert count <= true[value] <= count + found.slack
+    result, true = whole.values({}), Counter(values)
+    assert not result.exact
+    assert list(result.counts)[:3] == [item for item, _ in true.most_common(3)]
+    assert result.slack <= 3000 / 50
+    for value, count in result.counts.items():
+        assert count <= true[value] <= count + result.slack
 
 
 def test_copies_of_very_many_are_estimated() -> None:
@@ -253,11 +253,11 @@ def test_copies_of_very_many_are_estimated() -> None:
     digests[1::2] = digests[::2]
     held = Hashes(one_in=8)
     held.add(digests, np.arange(40_000))
-    found = held.copies()
-    assert found.one_in == 8
-    assert found.count == pytest.approx(20_000, rel=0.1)
-    assert found.different == pytest.approx(20_000, rel=0.1)
-    assert all(other == one + 1 for one, other in found.groups)
+    result = held.copies()
+    assert result.one_in == 8
+    assert result.count == pytest.approx(20_000, rel=0.1)
+    assert result.different == pytest.approx(20_000, rel=0.1)
+    assert all(other == group + 1 for group, other in result.groups)
 
 
 def test_hashes_are_bounded(path: Path) -> None:
@@ -271,9 +271,9 @@ def test_hashes_are_bounded(path: Path) -> None:
 
 def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stats", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["fields"]["label"]["values"]["values"]["counts"][0] == {"value": "cat", "count": 600}
-    assert found["fields"]["blob"]["copies"]["groups"] == [[7, 500, 899]]
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["fields"]["label"]["values"]["values"]["counts"][0] == {"value": "cat", "count": 600}
+    assert answer["fields"]["blob"]["copies"]["groups"] == [[7, 500, 899]]
     assert main(["stats", str(path), "--processes", "2", "--all"]) == 0
     out = capsys.readouterr().out
     assert "900 samples of npz, looked at all of them" in out
@@ -288,11 +288,11 @@ def test_numbers_of_boxes_and_points_are_told_apart() -> None:
     for format, box in same.items():
         kinds = {"boxes": bp.Boxes(format), "points": bp.Keypoints(2)}
         data = {"boxes": [np.float32([box])], "points": [np.float32([[[5, 7, 2], [0, 0, 0]]])]}
-        found = stats.collect(bp.open(data, schema=bp.Schema(kinds))).fields
-        sides = {name: (one.min, one.max) for name, one in found["boxes"].numbers.items()}
+        result = stats.collect(bp.open(data, schema=bp.Schema(kinds))).fields
+        sides = {name: (number.min, number.max) for name, number in result["boxes"].numbers.items()}
         assert sides == {"left": (10, 10), "top": (20, 20), "width": (30, 30), "height": (40, 40)}
         # A point that is not there lies nowhere.
-        assert {name: (one.min, one.max) for name, one in found["points"].numbers.items()} == {
+        assert {name: (number.min, number.max) for name, number in result["points"].numbers.items()} == {
             "x": (5, 5),
             "y": (7, 7),
         }

@@ -109,8 +109,8 @@ def test_decoding_finds_what_cannot_be_decoded(tmp_path):
     for at in spots.values():
         flip(path, at, 7)
     result = bp.verify(path, decode=True)
-    found = {place for place in places(result) if place != (None, None)}
-    assert found == {(4, "image"), (2, "text"), (2, "meta"), (2, "t")}
+    actual = {place for place in places(result) if place != (None, None)}
+    assert actual == {(4, "image"), (2, "text"), (2, "meta"), (2, "t")}
     assert not any(place[0] is not None for place in places(bp.verify(path)))
 
 
@@ -255,8 +255,8 @@ def test_lines_are_counted_once(tmp_path):
     view = reader.source.view
     reader.source.view = lambda start, size: viewed.append(size) or view(start, size)
     bad = [n for n in range(300) if "7" in str(n)]
-    found = bp.verify(reader).problems
-    assert [one.message.partition(",")[0] for one in found] == [f"line {n + 2}" for n in bad]
+    result = bp.verify(reader).problems
+    assert [item.message.partition(",")[0] for item in result] == [f"line {n + 2}" for n in bad]
     whole = sum(size for size in viewed if size == reader.source.size)
     assert sum(viewed) - whole < 20 * reader.source.size
     assert "line 9," in str(next(iter(reader.verify())))
@@ -277,22 +277,22 @@ def test_a_damaged_chunk_is_unpacked_once(name, tmp_path, monkeypatch):
         tmp_path / name, [{"n": n * n} for n in range(200)], {"n": bp.Int()},
         **options.get(name, {"compression": "gzip"}),
     )  # fmt: skip
-    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
     begins = rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]|\x28\xb5\x2f\xfd"
-    [(file, found)] = [(one, found) for one in files if (found := re.search(begins, one.read_bytes()))]
-    data, at = file.read_bytes(), found.start()
+    [(file, answer)] = [(file, answer) for file in files if (answer := re.search(begins, file.read_bytes()))]
+    data, at = file.read_bytes(), answer.start()
     file.write_bytes(data[: at + 4] + b"\xff" * 20 + data[at + 24 :])
     reader = bp.open(path)
-    made = []
+    written = []
     get = ChunkCache.get
     monkeypatch.setattr(
         ChunkCache,
         "get",
-        lambda self, key, make, size: get(self, key, lambda: made.append(key) or make(), size),
+        lambda self, key, make, size: get(self, key, lambda: written.append(key) or make(), size),
     )
     result = bp.verify(reader)
     assert len(result.problems) == 200
-    assert len(made) == len(set(made))
+    assert len(written) == len(set(written))
 
 
 # --- views and shards ---------------------------------------------------------------------------------
@@ -303,8 +303,8 @@ def test_samples_are_counted_in_what_is_verified(tmp_path):
     put_outside(paths[1], 3)
     flip_cell(paths[1], "n", 1)
     joined = bp.open(paths)
-    found = sorted((one.path, one.sample, one.field) for one in bp.verify(joined).problems)
-    assert found == [(str(paths[1]), 6, "n"), (str(paths[1]), 8, "blob")]
+    actual = sorted((problem.path, problem.sample, problem.field) for problem in bp.verify(joined).problems)
+    assert actual == [(str(paths[1]), 6, "n"), (str(paths[1]), 8, "blob")]
     assert sorted(places(bp.verify(joined.subset([8, 0, 6])))) == [(0, "blob"), (2, "n")]
     assert places(bp.verify(joined.select(["n"]))) == [(6, "n")]
     assert bp.verify(joined[:5]).ok
@@ -316,7 +316,9 @@ def test_a_view_shows_what_is_wrong_with_the_whole(tmp_path):
         start = archive.getinfo("a.npy").header_offset
     flip(path, start + 200, 0)
     reader = bp.open(path)
-    assert [one.message for one in bp.verify(reader[3:5]).problems] == ["the checksum of a.npy is wrong"]
+    assert [problem.message for problem in bp.verify(reader[3:5]).problems] == [
+        "the checksum of a.npy is wrong"
+    ]
     assert not bp.verify(bp.concat([reader, reader])).ok
 
 
@@ -347,10 +349,10 @@ def finished(data, samples):
 
 
 def test_side_cars_are_read_back(dataset):
-    found = checksums.load(str(dataset))
-    assert found.fields == ["image", "n", "blob"]
-    assert found.schema == bp.open(dataset).schema
-    assert found.sums.shape == (600, 3)
+    loaded = checksums.load(str(dataset))
+    assert loaded.fields == ["image", "n", "blob"]
+    assert loaded.schema == bp.open(dataset).schema
+    assert loaded.sums.shape == (600, 3)
     assert checksums.load(f"{dataset}.crc") is None
 
 
@@ -401,9 +403,9 @@ def test_no_byte_of_a_side_car_can_change(tmp_path):
 
 
 def test_the_order_of_fields_in_a_side_car_does_not_matter(dataset):
-    found = checksums.load(str(dataset))
-    turned = np.ascontiguousarray(found.sums[:, ::-1])
-    data = finished(checksums.header(found.fields[::-1], found.schema) + turned.tobytes(), 600)
+    loaded = checksums.load(str(dataset))
+    turned = np.ascontiguousarray(loaded.sums[:, ::-1])
+    data = finished(checksums.header(loaded.fields[::-1], loaded.schema) + turned.tobytes(), 600)
     (dataset.parent / "a.beton.crc").write_bytes(data)
     assert bp.verify(dataset).ok
 
@@ -563,7 +565,7 @@ def test_the_checksums_of_parquet_pages(tmp_path):
 
 def test_two_tensors_of_one_name(tmp_path):
     for name, weights in (("a", "xy"), ("b", "yz")):
-        samples = [weight(one, b"12") for one in weights]
+        samples = [weight(item, b"12") for item in weights]
         save(tmp_path / f"{name}.safetensors", samples, TENSORS)
     [problem] = bp.verify(tmp_path).problems
     assert problem.message == "two tensors are called 'y'"
@@ -574,7 +576,7 @@ def test_a_zip_file_with_two_members_of_one_name(tmp_path):
     path = save(tmp_path / "a.npz", [{"n": 1}], {"n": bp.Int()})
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("n.npy", archive.read("n.npy"))
-    assert [one.message for one in bp.verify(path).problems] == ["two members are called n.npy"]
+    assert [problem.message for problem in bp.verify(path).problems] == ["two members are called n.npy"]
 
 
 @pytest.mark.parametrize(
@@ -626,12 +628,12 @@ def shards(tmp_path):
 
 def test_only_some_samples(dataset):
     flip_cell(dataset, "blob", 300)
-    found = bp.verify(dataset, sample=50)
-    assert found.samples == 50
-    assert found.remarks == ("50 of 600 samples were checked, drawn with seed 0",)
-    assert found.checks == ("bounds", "checksums")
+    report = bp.verify(dataset, sample=50)
+    assert report.samples == 50
+    assert report.remarks == ("50 of 600 samples were checked, drawn with seed 0",)
+    assert report.checks == ("bounds", "checksums")
     hits = [bp.verify(dataset, sample=100, seed=seed) for seed in range(12)]
-    assert {tuple(places(one)) for one in hits} == {(), ((300, "blob"),)}
+    assert {tuple(places(hit)) for hit in hits} == {(), ((300, "blob"),)}
     assert places(bp.verify(dataset, sample=100, seed=3)) == places(hits[3])
     assert places(bp.verify(dataset, sample=10_000)) == [(300, "blob")]
     with pytest.raises(bp.OptionError, match="at least 1"):
@@ -641,16 +643,16 @@ def test_only_some_samples(dataset):
 def test_a_list_of_bad_samples(shards, tmp_path):
     folder, start = shards
     bad = tmp_path / "bad.jsonl"
-    found = bp.verify(str(folder / "s-*.beton"), decode=True, quarantine=bad)
-    assert places(found) == [(14, "image")]
+    report = bp.verify(str(folder / "s-*.beton"), decode=True, quarantine=bad)
+    assert places(report) == [(14, "image")]
     (line,) = map(json.loads, bad.read_text().splitlines())
-    message = found.problems[0].message
+    message = report.problems[0].message
     assert line == {
         "path": str(folder / "s-1.beton"), "sample": 4, "in_set": 14, "field": "image",
         "offset": start, "problem": message,
     }  # fmt: skip
     with bp.open(str(folder / "s-*.beton"), skip=bad) as reader:
-        assert [one["n"] for one in reader] == [n for n in range(30) if n != 14]
+        assert [row["n"] for row in reader] == [n for n in range(30) if n != 14]
         assert reader.spans("image") is not None
         # What is left is numbered as it is in all files.
         assert bp.verify(reader, decode=True, quarantine=bad).ok
@@ -668,7 +670,7 @@ def test_a_list_is_good_for_the_same_files_elsewhere(shards, tmp_path):
     for number in (2, 1, 0):
         shutil.copy(folder / f"s-{number}.beton", tmp_path / "copy")
     with bp.open([tmp_path / "copy" / f"s-{number}.beton" for number in (2, 1)], skip=bad) as reader:
-        assert [one["n"] for one in reader] == [*range(20, 30), *range(10, 14), *range(15, 20)]
+        assert [row["n"] for row in reader] == [*range(20, 30), *range(10, 14), *range(15, 20)]
     # Two files of that name: the one whose folder is called so too; where none is, neither.
     both = [tmp_path / "copy" / "s-1.beton", folder / "s-1.beton"]
     with bp.open(both, skip=bad) as reader:
@@ -713,8 +715,8 @@ def test_what_is_no_list_is_refused(shards, tmp_path, line):
 
 def test_a_list_of_a_file_that_does_not_open(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04")
-    found = bp.verify(tmp_path / "a.npz", quarantine=tmp_path / "bad.jsonl")
-    assert not found.ok
+    report = bp.verify(tmp_path / "a.npz", quarantine=tmp_path / "bad.jsonl")
+    assert not report.ok
     (line,) = map(json.loads, (tmp_path / "bad.jsonl").read_text().splitlines())
     assert (line["path"], line["sample"]) == (str(tmp_path / "a.npz"), None)
 
@@ -737,7 +739,7 @@ def test_a_loader_and_the_commands_leave_samples_out(shards, tmp_path, capsys):
     assert main(["head", *files, "--skip", bad, "--start", "14", "-n", "1", "--fields", "n"]) == 0
     assert "15" in capsys.readouterr().out
     assert main(["convert", files[1], target, "--skip", bad]) == 0
-    assert [one["n"] for one in bp.open(target)] == [10, 11, 12, 13, 15, 16, 17, 18, 19]
+    assert [row["n"] for row in bp.open(target)] == [10, 11, 12, 13, 15, 16, 17, 18, 19]
     capsys.readouterr()
     assert main(["verify", files[0], "--sample", "4", "--seed", "7"]) == 0
     assert "4 of 10 samples were checked, drawn with seed 7" in capsys.readouterr().out

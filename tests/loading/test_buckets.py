@@ -51,21 +51,21 @@ def joined(parts: list[list[int]]) -> list[int]:
 
 def filled(loader: batchplant.Loader) -> float:
     masks = [batch["tokens_mask"] for batch in loader]
-    return sum(int(one.sum()) for one in masks) / sum(one.size for one in masks)
+    return sum(int(mask.sum()) for mask in masks) / sum(mask.size for mask in masks)
 
 
 def test_batches_are_alike_and_have_every_sample_once() -> None:
-    found = numbers(loaded())
-    assert sorted(joined(found)) == list(range(COUNT))
-    assert found == numbers(loaded())
-    assert found != numbers(loaded(seed=6))
+    actual = numbers(loaded())
+    assert sorted(joined(actual)) == list(range(COUNT))
+    assert actual == numbers(loaded())
+    assert actual != numbers(loaded(seed=6))
     again = loaded()
-    assert numbers(again) == found
-    assert numbers(again) != found
+    assert numbers(again) == actual
+    assert numbers(again) != actual
     plain = batchplant.Loader(documents(), 8, order="random", pipelines={"tokens": [Pad(mask=True)]})
     assert filled(loaded(window=100)) > 0.75 > 0.4 > filled(plain)
     # Batches do not come by length: one epoch begins with no longer ones than another ends.
-    means = [LENGTHS[one].mean() for one in numbers(loaded(window=100))]
+    means = [LENGTHS[number].mean() for number in numbers(loaded(window=100))]
     assert means != sorted(means)
 
 
@@ -97,9 +97,9 @@ def test_every_sample_has_one_place_which_is_computed(
 
 def test_each_window_has_the_samples_of_the_order() -> None:
     plain = order.random(COUNT, seed=5, epoch=0)[:]
-    found = np.array(joined(numbers(loaded())))
+    result = np.array(joined(numbers(loaded())))
     for start in range(0, COUNT, 40):
-        np.testing.assert_array_equal(np.sort(found[start : start + 40]), np.sort(plain[start : start + 40]))
+        np.testing.assert_array_equal(np.sort(result[start : start + 40]), np.sort(plain[start : start + 40]))
 
 
 def test_a_run_goes_on_at_every_batch_on_other_worlds() -> None:
@@ -108,30 +108,30 @@ def test_a_run_goes_on_at_every_batch_on_other_worlds() -> None:
     for step in range(steps):
         for then, size in ((1, 8), (3, 8), (2, 3)):
             two = [loaded(rank=rank, world_size=2) for rank in range(2)]
-            epochs = [iter(one) for one in two]
-            given = [next(one)["number"].tolist() for _ in range(step) for one in epochs]
+            epochs = [iter(item) for item in two]
+            given = [next(epoch)["number"].tolist() for _ in range(step) for epoch in epochs]
             state = json.loads(json.dumps(two[0].state_dict()))
             assert state == two[1].state_dict()
             rest = [loaded(size, rank=rank, world_size=then, first_size=8) for rank in range(then)]
-            for one in rest:
-                one.load_state_dict(state)
+            for item in rest:
+                item.load_state_dict(state)
             for turn in zip(*map(numbers, rest), strict=True):
                 given += list(turn)
             assert joined(given) == whole
-            for one in (*two, *rest):
-                one.close()
+            for value in (*two, *rest):
+                value.close()
 
 
 def test_a_state_of_other_buckets_is_refused() -> None:
     loader = loaded()
     next(iter(loader))
     state = loader.state_dict()
-    for other, said in (
+    for other, text in (
         ({"size": 4}, "bucket_size 8, and this loader has 4"),
         ({"window": 7}, "bucket_window 5, and this loader has 7"),
         ({"lengths": LENGTHS}, "bucket_by_length tokens, and this loader has of 103 values"),
     ):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=text):
             loaded(**other).load_state_dict(state)
     plain = batchplant.Loader(documents(), 8, order="random", seed=5)
     with pytest.raises(OptionError, match="bucket_by_length tokens, and this loader has None"):
@@ -139,10 +139,10 @@ def test_a_state_of_other_buckets_is_refused() -> None:
 
 
 def test_lengths_are_a_field_numbers_or_a_function() -> None:
-    found = numbers(loaded())
-    assert numbers(loaded(lengths=None)) == found
-    assert numbers(loaded(lengths=LENGTHS)) == found
-    assert numbers(loaded(lengths=lambda samples: LENGTHS[samples])) == found
+    actual = numbers(loaded())
+    assert numbers(loaded(lengths=None)) == actual
+    assert numbers(loaded(lengths=LENGTHS)) == actual
+    assert numbers(loaded(lengths=lambda samples: LENGTHS[samples])) == actual
     some = np.flatnonzero(LENGTHS > 15)
     assert filled(loaded(indices=some, window=100)) > 0.7
     assert sorted(joined(numbers(loaded(indices=some)))) == some.tolist()
@@ -153,14 +153,14 @@ def test_alike_batches_follow_each_other_for_as_many_ranks() -> None:
     apart = [numbers(loaded(rank=rank, world_size=4, window=100)) for rank in range(4)]
 
     def spread(parts: list[list[list[int]]]) -> float:
-        longest = [[LENGTHS[one].max() for one in step] for step in zip(*parts, strict=True)]
+        longest = [[LENGTHS[item].max() for item in step] for step in zip(*parts, strict=True)]
         return sum(max(step) - min(step) for step in longest[:-1])
 
     assert spread(ranks) < spread(apart)
 
 
 def test_an_order_that_is_not_shuffled_stays_so() -> None:
-    means = [LENGTHS[one].mean() for one in numbers(loaded(base="sequential"))]
+    means = [LENGTHS[number].mean() for number in numbers(loaded(base="sequential"))]
     assert means[:5] == sorted(means[:5])
 
 
@@ -176,7 +176,7 @@ def test_mixtures_have_buckets_too() -> None:
 
 
 def test_what_makes_no_sense_is_said() -> None:
-    for how, said in (
+    for how, text in (
         ({"pack": Pack(8)}, "by length or by pack"),
         ({"order": order.Balanced(order.ByLength("tokens"))}, "by length or balanced"),
         ({"base": order.ByLength("tokens")}, "cannot be the order inside of another"),
@@ -184,7 +184,7 @@ def test_what_makes_no_sense_is_said() -> None:
         ({"window": 0}, "bucket_window"),
         ({"lengths": LENGTHS[:3]}, "103 numbers"),
     ):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=text):
             next(iter(loaded(**how)))
     with pytest.raises(OptionError, match="the field whose length counts, of a, b"):
         batchplant.Loader({"a": ["x", "yy"], "b": ["x", "yy"]}, 1, order=order.ByLength())

@@ -28,7 +28,7 @@ STEPS = [ops.RandomResizedCrop(16), ops.RandomHorizontalFlip(), ops.ColorJitter(
 
 
 def jpeg(rng):
-    width, height = (int(one) for one in rng.integers(20, 60, 2))
+    width, height = (int(integer) for integer in rng.integers(20, 60, 2))
     out = io.BytesIO()
     small = pillow.fromarray(rng.integers(0, 256, (5, 5, 3), np.uint8))
     small.resize((width, height)).save(out, "JPEG", quality=90)
@@ -53,15 +53,15 @@ def written(path, damaged):
 def together(monkeypatch):
     """As many batches as there may be are made together, from the second on. How many each time."""
     monkeypatch.setattr(BatchCoalescer, "tuning", CoalescingTuning(seconds=1e9, max_samples=13))
-    made = []
+    result = []
     prepare = Executor.prepare
 
     def counted(self, ids, epoch):
-        made.append(len(ids))
+        result.append(len(ids))
         return prepare(self, ids, epoch)
 
     monkeypatch.setattr(Executor, "prepare", counted)
-    return made
+    return result
 
 
 def loader_of(path, steps=STEPS, **more):
@@ -79,11 +79,11 @@ def taken(loader):
 
 def assert_same(some, others):
     assert len(some) == len(others)
-    for one, other in zip(some, others, strict=True):
-        assert one["ids"].tolist() == other["ids"].tolist()
-        assert one["label"].tolist() == other["label"].tolist() == one["ids"].tolist()
+    for row, other in zip(some, others, strict=True):
+        assert row["ids"].tolist() == other["ids"].tolist()
+        assert row["label"].tolist() == other["label"].tolist() == row["ids"].tolist()
         # Another back end may round otherwise, which the jitter makes larger.
-        assert np.abs(one["image"].astype(int) - other["image"]).max() <= 6
+        assert np.abs(row["image"].astype(int) - other["image"]).max() <= 6
 
 
 def test_batches_are_the_same(path, together):
@@ -112,10 +112,10 @@ def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_pa
     elif kind != "beton":
         data = tmp_path / f"a.{kind}"
         bp.convert(path, data)
-    want, found = (taken(loader_of(data, device=one, page_cache=False)) for one in (None, "cpu"))
-    for one, other in zip(want, found, strict=True):
-        assert one["ids"].tolist() == other["ids"].tolist()
-        assert np.abs(one["image"].astype(int) - other["image"]).max() <= 6
+    want, result = (taken(loader_of(data, device=item, page_cache=False)) for item in (None, "cpu"))
+    for row, other in zip(want, result, strict=True):
+        assert row["ids"].tolist() == other["ids"].tolist()
+        assert np.abs(row["image"].astype(int) - other["image"]).max() <= 6
     # Small files: a batch may be found in what was read for another, and then the rest is left to the kernel.
     assert 0 < len(cold) <= 2 * 17
     assert max(together) == 12
@@ -141,11 +141,11 @@ def test_a_state_at_every_batch(path, together):
 def test_damaged_samples(tmp_path, together):
     """What is wrong with one sample is told where it is, and no other batch has to do with it."""
     bad = written(tmp_path / "bad.beton", damaged=(7, 31))
-    order = [one for batch in taken(loader_of(bad, device=None, on_error="skip")) for one in batch["ids"]]
+    order = [item for batch in taken(loader_of(bad, device=None, on_error="skip")) for item in batch["ids"]]
     assert len(order) == 48
     plain, ours = (loader_of(bad, device=device, on_error="skip") for device in (None, "cpu"))
     assert_same(taken(ours), taken(plain))
-    assert sorted(one.sample for one in ours.skipped) == [7, 31]
+    assert sorted(item.sample for item in ours.skipped) == [7, 31]
     given = {}
     for device in (None, "cpu"):
         loader, ids = loader_of(bad, device=device), []

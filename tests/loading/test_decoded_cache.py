@@ -197,17 +197,17 @@ def test_resume_at_every_batch(jpegs):
     plain.close()
     for done in range(len(wanted)):
         first, second = cached(jpegs, **options), cached(jpegs, cache=bp.DecodedCache(20_000), **options)
-        found = []
-        while len(found) < done:
+        actual = []
+        while len(actual) < done:
             for batch in first:
-                found.append(checksum([batch]))
-                if len(found) == done:
+                actual.append(checksum([batch]))
+                if len(actual) == done:
                     break
         second.load_state_dict(first.state_dict())
         first.close()
-        while len(found) < len(wanted):
-            found += [checksum([batch]) for batch in second]
-        assert found == wanted
+        while len(actual) < len(wanted):
+            actual += [checksum([batch]) for batch in second]
+        assert actual == wanted
         second.close()
 
 
@@ -220,8 +220,8 @@ def test_a_copy_has_a_cache_of_its_own(jpegs):
     assert copy.stats()["cache bytes"] == 0
     part = loader.part(0, 2, rank=0, world_size=1)
     assert part.stats()["cache limit"] == 500_000
-    for one in (loader, copy, part):
-        one.close()
+    for item in (loader, copy, part):
+        item.close()
 
 
 # -- what cannot be decoded ---------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ def test_what_cannot_be_decoded_is_skipped_in_every_epoch(tmp_path, steps):
     for _ in range(4):
         assert checksum(ours) == checksum(plain)
         used.append(ours.stats()["cache bytes"])
-    assert [one.sample for one in ours.skipped] == [one.sample for one in plain.skipped]
-    assert [str(one) for one in ours.skipped] == [str(one) for one in plain.skipped]
+    assert [item.sample for item in ours.skipped] == [item.sample for item in plain.skipped]
+    assert [str(item) for item in ours.skipped] == [str(item) for item in plain.skipped]
     assert used[1:] == used[:-1]
     ours.close()
     plain.close()
@@ -262,9 +262,9 @@ def test_damage_below_the_box_is_as_harmless_as_without(tmp_path):
 
 def test_an_error_has_its_place(tmp_path):
     path = write_jpeg(tmp_path / "a.beton", 20, damaged=[13])
-    with pytest.raises(bp.DecodeError) as found:
+    with pytest.raises(bp.DecodeError) as result:
         list(cached(path, 4, pipelines={"image": STEPS["resized"]}))
-    assert (found.value.path, found.value.sample, found.value.field) == (path, 13, "image")
+    assert (result.value.path, result.value.sample, result.value.field) == (path, 13, "image")
 
 
 def test_a_image_that_claims_too_much_is_refused_as_usual(jpegs, monkeypatch):
@@ -327,9 +327,9 @@ def test_a_full_disk_ends_the_cache_and_not_the_epoch(jpegs, tmp_path, promised)
 
 def test_a_folder_that_cannot_be_used(jpegs, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(bp.AccessError, match="cannot be kept there") as found:
+    with pytest.raises(bp.AccessError, match="cannot be kept there") as result:
         cached(jpegs, cache=bp.DecodedCache(dir=tmp_path / "file"))
-    assert found.value.path == str(tmp_path / "file")
+    assert result.value.path == str(tmp_path / "file")
 
 
 # -- a server -----------------------------------------------------------------------------------------------
@@ -357,14 +357,14 @@ def test_nothing_is_fetched_for_images_that_are_kept(bucket, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"cache": "/data"}, r'cache is "decoded", a DecodedCache or None.*bp.open\(…, cache='),
         ({"cache": "decoded", "decode": "hybrid", "device": "cuda"}, "decode='hybrid'.*leave one of them"),
     ],
 )
-def test_options_that_make_no_sense(jpegs, options, said):
-    with pytest.raises(bp.OptionError, match=said):
+def test_options_that_make_no_sense(jpegs, options, message):
+    with pytest.raises(bp.OptionError, match=message):
         bp.Loader(jpegs, 7, **options)
 
 

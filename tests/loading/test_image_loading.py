@@ -128,9 +128,9 @@ def test_the_limit_of_pixels_holds_for_every_encoding(tmp_path, monkeypatch, enc
 
 def palette_mask(seed=0, width=40, height=30) -> Image.Image:
     classes = np.random.default_rng(seed).choice([0, 3, 7, 255], (height, width)).astype(np.uint8)
-    found = Image.frombytes("P", (width, height), classes.tobytes())
-    found.putpalette(np.random.default_rng(1).bytes(768))
-    return found
+    result = Image.frombytes("P", (width, height), classes.tobytes())
+    result.putpalette(np.random.default_rng(1).bytes(768))
+    return result
 
 
 @pytest.mark.parametrize("mode", ["P", "L", None])
@@ -138,11 +138,11 @@ def palette_mask(seed=0, width=40, height=30) -> Image.Image:
 def test_a_mask_keeps_its_classes(tmp_path, encoding, mode):
     masks = [palette_mask(n) for n in range(3)]
     field = bp.Image(encoding.lower(), mode, mask=True)
-    path = dataset(tmp_path / "a.msgpack", [saved(one, encoding) for one in masks], field)
-    assert np.array_equal(first(path, [])[..., 0], np.stack([np.asarray(one) for one in masks]))
-    found = first(path, [ops.RandomResizedCrop(50), ops.RandomHorizontalFlip()])
-    assert found.shape == (3, 50, 50, 1)
-    assert set(np.unique(found)) <= {0, 3, 7, 255}
+    path = dataset(tmp_path / "a.msgpack", [saved(mask, encoding) for mask in masks], field)
+    assert np.array_equal(first(path, [])[..., 0], np.stack([np.asarray(mask) for mask in masks]))
+    result = first(path, [ops.RandomResizedCrop(50), ops.RandomHorizontalFlip()])
+    assert result.shape == (3, 50, 50, 1)
+    assert set(np.unique(result)) <= {0, 3, 7, 255}
 
 
 def test_palette_and_gray_masks_in_one_field(tmp_path):
@@ -250,8 +250,8 @@ def test_a_header_that_lies_is_left_out(tmp_path, encoding, width, height, place
     path = dataset(tmp_path / "a.msgpack", cells, bp.Image(None, "RGB"))
     for steps, shape in (([], (40, 48)), ([ops.Resize(8)], (8, 8))):
         loader = bp.Loader(path, 8, pipelines={"image": steps}, on_error="skip", workers=2)
-        made = [batch["image"].shape for batch in loader]
-        assert made == [(7, *shape, 3)]
+        result = [batch["image"].shape for batch in loader]
+        assert result == [(7, *shape, 3)]
         assert [problem.sample for problem in loader.skipped] == [place]
     with pytest.raises(bp.DataError) as caught:
         bp.open(path)[place]

@@ -116,14 +116,14 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_batches_hold_what_the_reader_reads(tmp_path, source):
     reader = bp.open(SOURCES[source](tmp_path))
-    found = []
+    result = []
     for batch in Loader(reader, 8):
         assert list(batch) == ["image", "label"]
         assert batch["image"].dtype == np.uint8
         assert batch["image"].shape[1:] == (12, 16, 3)
-        found += zip(batch["image"], batch["label"], strict=True)
-    assert len(found) == 20
-    for sample, (photo, label) in zip(reader, found, strict=True):
+        result += zip(batch["image"], batch["label"], strict=True)
+    assert len(result) == 20
+    for sample, (photo, label) in zip(reader, result, strict=True):
         assert np.array_equal(photo, sample["image"])
         assert label == sample["label"]
 
@@ -179,10 +179,10 @@ def test_missing_numbers_have_a_mask_beside_them(name, tmp_path):
         assert batch[f"{field}_mask"].tolist() == [True, False, True]
         assert batch[field].flags.writeable
     with bp.open(path) as reader:
-        for found in (reader.read([0, 1, 2]), next(iter(reader.scan()))):
+        for item in (reader.read([0, 1, 2]), next(iter(reader.scan()))):
             for field, values in want.items():
-                np.testing.assert_array_equal(found[field], values)
-                assert found[field].mask.tolist() == [True, False, True]
+                np.testing.assert_array_equal(item[field], values)
+                assert item[field].mask.tolist() == [True, False, True]
 
 
 def test_masks_are_outputs_like_others(tmp_path):
@@ -221,10 +221,10 @@ def test_ragged_fields_can_be_padded(tmp_path):
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA"])
 def test_other_modes(tmp_path, mode):
     channels = len(mode)
-    made = [pixels(n, channels=4)[:, :, :channels] for n in range(3)]
-    path = write(tmp_path / "data.npz", {"image": bp.Image(mode=mode)}, ({"image": one} for one in made))
+    result = [pixels(n, channels=4)[:, :, :channels] for n in range(3)]
+    path = write(tmp_path / "data.npz", {"image": bp.Image(mode=mode)}, ({"image": item} for item in result))
     [batch] = Loader(path, 3)
-    assert np.array_equal(batch["image"], made)
+    assert np.array_equal(batch["image"], result)
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic", "nearest", "area"])
@@ -252,8 +252,8 @@ def coverage(size: int, result: int) -> Any:
 
 def test_center_crop_without_resizing_is_exact(raw):
     batches = list(Loader(raw, 8, pipelines={"image": [ops.CenterCrop(12, ratio=1.0)]}))
-    found = np.concatenate([batch["image"] for batch in batches])
-    assert np.array_equal(found, [pixels(n)[:, 2:14] for n in range(20)])
+    result = np.concatenate([batch["image"] for batch in batches])
+    assert np.array_equal(result, [pixels(n)[:, 2:14] for n in range(20)])
 
 
 def test_what_the_engine_does_is_what_the_ops_do(raw):
@@ -329,8 +329,8 @@ def test_few_files_are_mapped_at_a_time(tmp_path):
     for size, most in ((75, 0), (50, 128)):
         for some in np.arange(count).reshape(-1, size):
             cells = locate(reader, "image", some)
-            found = [image.decode(cells.cell(row)) for row in range(size)]
-            assert np.array_equal(found, [whole[number] for number in some])
+            result = [image.decode(cells.cell(row)) for row in range(size)]
+            assert np.array_equal(result, [whole[number] for number in some])
         del cells
         assert mapped() == most
         assert np.array_equal(np.concatenate([batch["image"] for batch in Loader(reader, size)]), whole)
@@ -417,10 +417,10 @@ class ReadOnly(Memory):
     """As a reader that gives views of a mapped file."""
 
     def _read(self, indices: Any, fields: Any) -> bp.Columns:
-        found = super()._read(indices, fields)
-        for column in found.values():
+        result = super()._read(indices, fields)
+        for column in result.values():
             (column.data if isinstance(column, Ragged) else column).flags.writeable = False
-        return found
+        return result
 
 
 def test_values_can_be_written_to_whatever_the_reader_gives():
@@ -550,9 +550,9 @@ def test_orders(plain, raw):
         ids_of(Loader(plain, 6, order=lambda n, rng: np.arange(n)[::-1], ids=True)) == list(range(20))[::-1]
     )
     for order in ("random", orders.Random(), orders.Windowed(5), orders.QuasiRandom(window=2)):
-        found = ids_of(Loader(raw, 6, order=order, ids=True))
-        assert sorted(found) == list(range(20))
-        assert found != list(range(20))
+        actual = ids_of(Loader(raw, 6, order=order, ids=True))
+        assert sorted(actual) == list(range(20))
+        assert actual != list(range(20))
     weights = np.zeros(20)
     weights[[3, 8]] = 1
     assert set(ids_of(Loader(plain, 6, order=orders.Weighted(weights), ids=True))) == {3, 8}
@@ -570,9 +570,9 @@ def test_epochs_differ_and_repeat_with_the_seed(plain):
 
     first = epochs(seed=1)
     assert first == epochs(seed=1)
-    found = [tuple(one) for one in first + epochs(seed=2)]
-    assert len(set(found)) == 6
-    assert all(sorted(one) == list(range(20)) for one in found)
+    result = [tuple(epoch) for epoch in first + epochs(seed=2)]
+    assert len(set(result)) == 6
+    assert all(sorted(item) == list(range(20)) for item in result)
 
 
 def test_augmentation_differs_between_epochs_and_seeds_but_repeats(raw):
@@ -616,9 +616,9 @@ BATCH = 4
 def epochs(jpeg):
     """The SHA-256 of the first two epochs of one worker and one rank."""
     loader = Loader(jpeg, BATCH, workers=1, prefetch_batches=1, **AUGMENTED)
-    found = [checksum(loader), checksum(loader)]
-    assert found[0] != found[1]
-    return found
+    result = [checksum(loader), checksum(loader)]
+    assert result[0] != result[1]
+    return result
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
@@ -636,7 +636,7 @@ def test_one_epoch_for_any_batch_size(jpeg, epochs, batch_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_one_epoch_for_any_number_of_ranks(jpeg, epochs, world_size):
     ranks = [Loader(jpeg, BATCH, rank=rank, world_size=world_size, **AUGMENTED) for rank in range(world_size)]
-    assert len({len(one) for one in ranks}) == 1
+    assert len({len(rank) for rank in ranks}) == 1
     for want in epochs:
         steps = zip(*ranks, strict=True)
         assert checksum(itertools.chain.from_iterable(steps)) == want
@@ -672,7 +672,7 @@ def test_one_epoch_for_a_resume_at_every_batch(jpeg, epochs, world_size):
 def test_all_ranks_have_the_same_state_and_one_rank_can_go_on_from_it(jpeg, epochs):
     ranks = [Loader(jpeg, 2, rank=rank, world_size=3, **AUGMENTED) for rank in range(3)]
     live = [iter(rank) for rank in ranks]
-    before = [next(one) for _ in range(2) for one in live]
+    before = [next(item) for _ in range(2) for item in live]
     states = [rank.state_dict() for rank in ranks]
     assert states[0] == states[1] == states[2]
     alone = Loader(jpeg, 5, **AUGMENTED)
@@ -689,19 +689,19 @@ def test_every_sample_comes_on_one_rank(plain):
             Loader(plain, size, rank=rank, world_size=world_size, drop_last=drop, order="random", ids=True)
             for rank in range(world_size)
         ]
-        found = [ids_of(one) for one in ranks]
-        joined = sorted(itertools.chain(*found))
+        result = [ids_of(rank) for rank in ranks]
+        joined = sorted(itertools.chain(*result))
         assert len(joined) == len(set(joined))
         if drop:
-            assert {len(one) for one in found} == {20 // (world_size * size) * size}
+            assert {len(item) for item in result} == {20 // (world_size * size) * size}
         else:
             assert joined == list(range(20))
 
 
 def test_more_ranks_than_samples(plain):
-    found = [list(Loader(plain, 2, indices=[4], rank=rank, world_size=3)) for rank in range(3)]
-    assert [len(one) for one in found] == [1, 1, 1]
-    assert sorted(batch["value"].tolist() for [batch] in found) == [[], [], [4]]
+    result = [list(Loader(plain, 2, indices=[4], rank=rank, world_size=3)) for rank in range(3)]
+    assert [len(item) for item in result] == [1, 1, 1]
+    assert sorted(batch["value"].tolist() for [batch] in result) == [[], [], [4]]
 
 
 # What launchers set, none of which may come from the machine that the tests run on.
@@ -801,14 +801,14 @@ def test_a_loader_made_before_its_processes_were_started(plain, launched):
     launched({})
     loaders = [Loader(plain, 3, order="random", ids=True) for _ in range(2)]
     alone = ids_of(loaders[0])
-    assert [ids_of(one) for one in loaders[1:]] == [alone]
+    assert [ids_of(loader) for loader in loaders[1:]] == [alone]
     assert len(loaders[0]) == 7
-    found = []
+    result = []
     for rank, loader in enumerate(loaders):
         launched({"WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "NODE_RANK": "0"})
         assert len(loader) == 4
-        found.append(ids_of(loader))
-    assert sorted(found[0] + found[1]) == list(range(20))
+        result.append(ids_of(loader))
+    assert sorted(result[0] + result[1]) == list(range(20))
 
 
 def test_an_epoch_keeps_the_place_that_it_began_with(plain, launched):
@@ -855,17 +855,17 @@ def test_state_between_epochs(plain):
 
 
 def test_state_counts_what_was_given_out_not_what_was_made(plain):
-    made = threading.Semaphore(0)
+    semaphore = threading.Semaphore(0)
 
     def count(batch: Any) -> Any:
-        made.release()
+        semaphore.release()
         return batch
 
     loader = Loader(plain, 2, prefetch_batches=5, pipelines={"value": [count]})
     epoch = iter(loader)
     next(epoch)
     for _ in range(5):
-        assert made.acquire(timeout=PATIENCE)
+        assert semaphore.acquire(timeout=PATIENCE)
     assert loader.state_dict()["position"] == 2
 
 
@@ -1077,10 +1077,10 @@ def test_a_loader_that_cannot_be_pickled_says_why(plain):
 
 @pytest.mark.parametrize("prefetch_batches", [1, 2, 4])
 def test_batches_are_made_ahead_but_no_further(plain, prefetch_batches):
-    made: list[int] = []
+    result: list[int] = []
 
     def count(batch: Any) -> Any:
-        made.extend(batch)
+        result.extend(batch)
         return batch
 
     epoch = iter(Loader(plain, 1, prefetch_batches=prefetch_batches, pipelines={"value": [count]}))
@@ -1090,10 +1090,10 @@ def test_batches_are_made_ahead_but_no_further(plain, prefetch_batches):
         room = min(number + 1 + prefetch_batches, 20)
         # Until a thread waits for room, or has nothing left to do; the other waits for that one.
         waiting = epoch._queue.changed._waiters  # type: ignore[attr-defined]
-        while len(made) < room or not (waiting or not all(one.is_alive() for one in epoch._threads)):  # type: ignore[attr-defined]
+        while len(result) < room or not (waiting or not all(thread.is_alive() for thread in epoch._threads)):  # type: ignore[attr-defined]
             assert time.monotonic() < deadline
             os.sched_yield()
-        assert sorted(made) == list(range(room))
+        assert sorted(result) == list(range(room))
     assert list(epoch) == []
 
 
@@ -1120,10 +1120,10 @@ def test_several_epochs_at_once(raw):
 
 
 def test_two_loaders_at_once(raw, jpeg):
-    one = Loader(raw, 4, pipelines={"image": [ops.Resize(8)]})
+    loader = Loader(raw, 4, pipelines={"image": [ops.Resize(8)]})
     other = Loader(jpeg, 4, pipelines={"image": [ops.Resize(8)]})
-    want = checksum(one), checksum(other)
-    first, second = zip(*itertools.islice(zip(one, other, strict=False), 5), strict=True)
+    want = checksum(loader), checksum(other)
+    first, second = zip(*itertools.islice(zip(loader, other, strict=False), 5), strict=True)
     assert checksum(first) == want[0]
     rest = list(other)[5:]
     assert checksum([*second, *rest]) == want[1]
@@ -1141,11 +1141,11 @@ def hasty():
 @pytest.mark.usefixtures("hasty")
 def test_one_loader_in_many_threads(raw):
     loader = Loader(raw, 3, order="random", ids=True)
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
 
     def consume() -> None:
         for _ in range(3):
-            found.append(tuple(ids_of(loader)))
+            result.append(tuple(ids_of(loader)))
 
     threads = [threading.Thread(target=consume) for _ in range(4)]
     for thread in threads:
@@ -1153,19 +1153,19 @@ def test_one_loader_in_many_threads(raw):
     for thread in threads:
         thread.join(PATIENCE)
     again = Loader(raw, 3, order="random", ids=True)
-    assert sorted(found) == sorted(tuple(ids_of(again)) for _ in range(12))
+    assert sorted(result) == sorted(tuple(ids_of(again)) for _ in range(12))
 
 
 @pytest.mark.usefixtures("hasty")
 def test_one_epoch_in_many_threads(plain):
     epoch = iter(Loader(plain, 1, ids=True))
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.extend(ids_of(epoch))) for _ in range(4)]
+    result: list[int] = []
+    threads = [threading.Thread(target=lambda: result.extend(ids_of(epoch))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    assert sorted(found) == list(range(20))
+    assert sorted(result) == list(range(20))
 
 
 # -- a batch is never overwritten under its holder ----------------------------------------------------------
@@ -1212,7 +1212,7 @@ def test_memory_is_used_again(raw):
     # Those ahead, the one in the loop, and one that was just given up.
     assert len(addresses(loader, 10)) <= 4
     held = [batch["image"] for batch in loader]
-    assert len({one.ctypes.data for one in held}) == len(held) == 5
+    assert len({item.ctypes.data for item in held}) == len(held) == 5
 
 
 def test_memory_is_bounded(tmp_path):
@@ -1444,8 +1444,8 @@ def test_close_while_another_thread_waits(plain):
         return batch
 
     epoch = iter(Loader(plain, 3, pipelines={"value": [block]}))
-    found: list[Any] = []
-    consumer = threading.Thread(target=lambda: found.append(list(epoch)))
+    result: list[Any] = []
+    consumer = threading.Thread(target=lambda: result.append(list(epoch)))
     consumer.start()
     assert entered.wait(PATIENCE)
     closer = threading.Thread(target=epoch.close)
@@ -1454,7 +1454,7 @@ def test_close_while_another_thread_waits(plain):
     for thread in (consumer, closer):
         thread.join(PATIENCE)
         assert not thread.is_alive()
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -1634,25 +1634,25 @@ def damaged_npz(path: Path) -> str:
 
 
 def damaged_folder(path: Path) -> str:
-    made = Path(image_folder(path / "data", 12, ("jpeg", "png")))
+    result = Path(image_folder(path / "data", 12, ("jpeg", "png")))
     for name in ("0003.png", "0008.jpg"):
-        data = (made / name).read_bytes()
-        (made / name).write_bytes(data[: len(data) * 9 // 10])
-    return str(made)
+        data = (result / name).read_bytes()
+        (result / name).write_bytes(data[: len(data) * 9 // 10])
+    return str(result)
 
 
 def emptied_folder(path: Path) -> str:
-    made = Path(image_folder(path / "data", 12, ("jpeg", "png")))
-    (made / "0003.png").write_bytes(b"")
-    (made / "0008.jpg").write_bytes(b"this is text")
-    return str(made)
+    result = Path(image_folder(path / "data", 12, ("jpeg", "png")))
+    (result / "0003.png").write_bytes(b"")
+    (result / "0008.jpg").write_bytes(b"this is text")
+    return str(result)
 
 
 def vanished_folder(path: Path) -> str:
-    made = Path(image_folder(path / "data", 12, ("jpeg", "png")))
-    (made / "0003.png").unlink()
-    (made / "0008.jpg").unlink()
-    return str(made)
+    result = Path(image_folder(path / "data", 12, ("jpeg", "png")))
+    (result / "0003.png").unlink()
+    (result / "0008.jpg").unlink()
+    return str(result)
 
 
 def wrong_sizes(path: Path) -> str:
@@ -1746,9 +1746,9 @@ def test_a_damaged_sample_is_left_out_alone(tmp_path, name, size):
         for value in batch.values():
             rows = len(value[1]) - 1 if isinstance(value, tuple) else len(value)
             assert rows == len(batch["ids"])
-    found = sorted(loader.skipped, key=lambda problem: problem.sample or 0)
-    assert [(problem.sample, problem.field) for problem in found] == [(3, field), (8, field)]
-    assert all(problem.path and problem.message for problem in found)
+    result = sorted(loader.skipped, key=lambda problem: problem.sample or 0)
+    assert [(problem.sample, problem.field) for problem in result] == [(3, field), (8, field)]
+    assert all(problem.path and problem.message for problem in result)
     assert loader.stats()["skipped"] == 2
     list(loader)
     assert len(loader.skipped) == 4
@@ -1842,15 +1842,15 @@ def test_statistics(jpeg):
     loader = Loader(jpeg, 4, pipelines={"image": [ops.Resize(8), ops.RandomGrayscale()]})
     assert loader.stats()["batches"] == 0
     list(loader)
-    found = loader.stats()
-    assert found["batches"] == len(loader) == 6
+    stats = loader.stats()
+    assert stats["batches"] == len(loader) == 6
     for part in ("storage", "decode", "transforms", "waited", "step"):
-        assert found[part] > 0
-    assert found["device"] == 0
-    assert found["advice"] == ADVICE[found["bottleneck"]]
+        assert stats[part] > 0
+    assert stats["device"] == 0
+    assert stats["advice"] == ADVICE[stats["bottleneck"]]
     list(loader)
     assert loader.stats()["batches"] == 12
-    assert loader.stats()["decode"] > found["decode"]
+    assert loader.stats()["decode"] > stats["decode"]
     json.dumps(loader.stats())
 
 
@@ -1878,11 +1878,11 @@ def test_statistics_tell_decoding_from_resizing(jpeg):
     assert loader.stats()["workers"] == {"threads": 3, "decode": 0, "resize": 0}
     list(loader)
     loader.close()
-    found = loader.stats()
-    assert found["workers"]["decode"] > 0
-    assert found["workers"]["resize"] > 0
+    stats = loader.stats()
+    assert stats["workers"]["decode"] > 0
+    assert stats["workers"]["resize"] > 0
     # What the threads did lies within what was waited for them.
-    assert found["workers"]["decode"] + found["workers"]["resize"] <= 3 * found["decode"]
+    assert stats["workers"]["decode"] + stats["workers"]["resize"] <= 3 * stats["decode"]
 
 
 def test_images_that_the_engine_cannot_decode_are_counted_as_decoding(tmp_path):
@@ -1937,12 +1937,12 @@ def test_time_is_counted_where_it_passes(plain, monkeypatch):
     next(epoch)
     clock.now += 1000.0
     assert list(epoch) == []
-    found = loader.stats()
-    assert found["transforms"] == 10.0
-    assert found["storage"] == found["decode"] == found["device"] == 0
-    assert found["waited"] in (0.0, 10.0)
-    assert found["step"] == 1000.0
-    assert found["bottleneck"] == "step"
+    stats = loader.stats()
+    assert stats["transforms"] == 10.0
+    assert stats["storage"] == stats["decode"] == stats["device"] == 0
+    assert stats["waited"] in (0.0, 10.0)
+    assert stats["step"] == 1000.0
+    assert stats["bottleneck"] == "step"
 
 
 @pytest.mark.parametrize("words", [["plain", "", "text"], ["straße", "", "日本", "x"], ["", ""]])

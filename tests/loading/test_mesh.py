@@ -49,30 +49,30 @@ def meshes() -> st.SearchStrategy[dict[str, int]]:
 
 @given(meshes())
 def test_ranks_of_batch_axes_get_different_samples_and_others_the_same(axes):
-    found = [bp.Mesh(axes, rank).resolve() for rank in range(math.prod(axes.values()))]
-    assert found == [MeshRank(place["dp"], axes["dp"]) for place in reference.coordinates(axes)]
+    actual = [bp.Mesh(axes, rank).resolve() for rank in range(math.prod(axes.values()))]
+    assert actual == [MeshRank(place["dp"], axes["dp"]) for place in reference.coordinates(axes)]
 
 
 @given(meshes(), st.permutations(["pp", "dp"]), st.booleans())
 def test_several_axes_of_the_batch_count_in_the_order_that_is_given(axes, batch_axes, balanced):
     mesh = bp.Mesh(axes, None, batch_axes, "cp", balanced)
     for rank, place in enumerate(reference.coordinates(axes)):
-        found = bp.Mesh(axes, rank, batch_axes, "cp", balanced).resolve()
+        result = bp.Mesh(axes, rank, batch_axes, "cp", balanced).resolve()
         outer, inner = batch_axes
-        assert found[:2] == (place[outer] * axes[inner] + place[inner], axes["dp"] * axes["pp"])
+        assert result[:2] == (place[outer] * axes[inner] + place[inner], axes["dp"] * axes["pp"])
         slices, number = axes["cp"], place["cp"]
         expected = (
             ((number, 2 * slices - 1 - number), 2 * slices)
             if balanced and slices > 1
             else ((number,), slices)
         )
-        assert found[2:] == expected
+        assert result[2:] == expected
     assert (mesh.rank, mesh.size) == (None, math.prod(axes.values()))
 
 
 def are_equal_parts(parts: list[frozenset[int]]) -> bool:
     """Whether sets are of one size, and two of them the same or without a common number."""
-    return len({len(one) for one in parts}) == 1 and all(a == b or not a & b for a in parts for b in parts)
+    return len({len(part) for part in parts}) == 1 and all(a == b or not a & b for a in parts for b in parts)
 
 
 @given(meshes(), st.sampled_from([1, 2, 3, 4]))
@@ -80,9 +80,9 @@ def test_processes_with_several_devices_share_what_their_devices_get(axes, devic
     alone = [bp.Mesh(axes, rank, None, "cp").resolve() for rank in range(math.prod(axes.values()))]
     owners = [rank // devices for rank in range(len(alone))]
     parts = [alone[first : first + devices] for first in range(0, len(alone), devices)]
-    batches = [frozenset(one.rank for one in part) for part in parts]
-    slices = [frozenset(one.chunks[0] for one in part) for part in parts]
-    pairs = [{(one.rank, one.chunks) for one in part} for part in parts]
+    batches = [frozenset(item.rank for item in part) for part in parts]
+    slices = [frozenset(item.chunks[0] for item in part) for part in parts]
+    pairs = [{(item.rank, item.chunks) for item in part} for part in parts]
     is_even = all(map(are_equal_parts, (batches, slices))) and all(
         len(pair) == len(batch) * len(cut) for pair, batch, cut in zip(pairs, batches, slices, strict=True)
     )
@@ -108,13 +108,15 @@ def test_a_device_for_each_process_is_as_no_processes():
 
 def test_a_loader_gives_groups_of_ranks_their_samples(plain):
     axes = {"dp": 3, "tp": 2}
-    found = [ids_of(bp.Loader(plain, 4, order="random", mesh=axes, rank=rank, ids=True)) for rank in range(6)]
-    assert found[::2] == found[1::2]
-    assert sorted(itertools.chain(*found[::2])) == list(range(SAMPLES))
+    result = [
+        ids_of(bp.Loader(plain, 4, order="random", mesh=axes, rank=rank, ids=True)) for rank in range(6)
+    ]
+    assert result[::2] == result[1::2]
+    assert sorted(itertools.chain(*result[::2])) == list(range(SAMPLES))
     alone = [
         ids_of(bp.Loader(plain, 4, order="random", rank=rank, world_size=3, ids=True)) for rank in range(3)
     ]
-    assert found[::2] == alone
+    assert result[::2] == alone
 
 
 def test_loader_says_where_in_the_mesh_it_is(plain):
@@ -137,7 +139,7 @@ def test_ranks_of_a_dict_come_from_the_launcher(plain, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"batch_axes": ("dp",)}, "give mesh="),
         ({"sequence_axis": "cp"}, "give mesh="),
@@ -154,8 +156,8 @@ def test_ranks_of_a_dict_come_from_the_launcher(plain, monkeypatch):
         ({"mesh": 3}, "mesh takes a torch DeviceMesh, .* not int"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(plain, options, said):
-    with pytest.raises(OptionError, match=said):
+def test_what_makes_no_sense_is_refused(plain, options, message):
+    with pytest.raises(OptionError, match=message):
         bp.Loader(plain, 4, **options)
 
 
@@ -210,19 +212,19 @@ def megatron(order: dict[str, int], rank: int, *, initialized: bool = True) -> A
 def test_meshes_of_jax(plain):
     shape = {"data": 4, "model": 4}
     # Hosts of eight devices, which are two rows of the mesh.
-    found = [bp.Loader(plain, 4, mesh=jax_mesh(shape, process, 8)) for process in range(2)]
-    assert [(loader.rank, loader.world_size) for loader in found] == [(0, 2), (1, 2)]
+    result = [bp.Loader(plain, 4, mesh=jax_mesh(shape, process, 8)) for process in range(2)]
+    assert [(loader.rank, loader.world_size) for loader in result] == [(0, 2), (1, 2)]
     # Hosts of two devices: two hosts are one row.
-    found = [bp.Loader(plain, 4, mesh=jax_mesh(shape, process, 2)) for process in range(8)]
-    assert [(loader.rank, loader.world_size) for loader in found] == [(n // 2, 4) for n in range(8)]
+    result = [bp.Loader(plain, 4, mesh=jax_mesh(shape, process, 2)) for process in range(8)]
+    assert [(loader.rank, loader.world_size) for loader in result] == [(n // 2, 4) for n in range(8)]
     with pytest.raises(OptionError, match="no device of the mesh belongs to this process"):
         bp.Loader(plain, 4, mesh=jax_mesh(shape, 2, 8))
 
 
 def test_parallel_state_of_megatron(plain):
     order = {"pp": 2, "dp": 3, "cp": 1, "tp": 2}
-    found = [bp.Loader(plain, 4, mesh=megatron(order, rank)) for rank in range(12)]
-    assert [(loader.rank, loader.world_size) for loader in found] == [
+    result = [bp.Loader(plain, 4, mesh=megatron(order, rank)) for rank in range(12)]
+    assert [(loader.rank, loader.world_size) for loader in result] == [
         (place["dp"], 3) for place in reference.coordinates(order)
     ]
     with pytest.raises(OptionError, match=r"call parallel_state\.initialize_model_parallel before"):
@@ -233,7 +235,7 @@ def test_parallel_state_of_megatron(plain):
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         ({"pp": 1, "dp": 4, "cp": 1, "tp": 1}, None),
         ({"pp": 1, "dp": 2, "cp": 1, "tp": 2}, "has pp 1 × dp 2 × cp 1 × tp 2, .*mesh=…., or the rank"),
@@ -241,17 +243,17 @@ def test_parallel_state_of_megatron(plain):
         ({"pp": 1, "dp": 2, "cp": 2, "tp": 1}, "cp 2"),
     ],
 )  # fmt: skip
-def test_groups_of_megatron_that_nobody_mentioned_are_refused(plain, monkeypatch, order, said):
+def test_groups_of_megatron_that_nobody_mentioned_are_refused(plain, monkeypatch, order, message):
     loader = bp.Loader(plain, 4)
     monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", megatron(order, 0, initialized=False))
     bp.Loader(plain, 4)
     state = megatron(order, 0)
     monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", state)
-    if said is None:
+    if message is None:
         assert ids_of(loader, "value") == list(range(SAMPLES))
         return
     for refused in (lambda: bp.Loader(plain, 4), lambda: next(iter(loader))):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=message):
             refused()
     assert bp.Loader(plain, 4, mesh=state).world_size == 2
     assert bp.Loader(plain, 4, rank=0, world_size=1).world_size == 1
@@ -267,9 +269,9 @@ def gloo(plain, tmp_path_factory):
         for rank in range(4)
     ]
     done = processes.run_together(*commands, stdout=-1, stderr=-1, text=True)
-    for one in done:
-        assert one.returncode == 0, one.stderr
-    return [json.loads(one.stdout) for one in done]
+    for item in done:
+        assert item.returncode == 0, item.stderr
+    return [json.loads(item.stdout) for item in done]
 
 
 def joined(parts: list[list[int]]) -> list[int]:
@@ -385,7 +387,8 @@ def test_slices_of_packed_rows_on_one_mesh_after_another(run_stages, sizes, acro
     length = per_chunk * math.lcm(*(2 * stage.axes["cp"] for stage in run_stages))
     order = data.draw(st.permutations(range(len(documents))))
     source = Memory(
-        {"tokens": bp.Tensor("int64", (None,))}, ({"tokens": np.array(one, np.int64)} for one in documents)
+        {"tokens": bp.Tensor("int64", (None,))},
+        ({"tokens": np.array(document, np.int64)} for document in documents),
     )
     pack = bp.Pack(length, strategy="concat_split", labels="shifted", across=across)
     rows = reference.packed_rows([documents[number] for number in order], length, across=across)
@@ -452,7 +455,7 @@ def test_samples_come_once_on_one_mesh_after_another(run_stages, count, kind, se
                 places = reference.places(length, number, stage.axes["cp"], balanced=stage.balanced)
                 assert np.array_equal(batch["frames"], frames[position:end][:, places])
                 assert np.array_equal(
-                    batch["size"], np.concatenate([one["size"] for one in alone])[position:end]
+                    batch["size"], np.concatenate([row["size"] for row in alone])[position:end]
                 )
             position = end
         if stage.steps is not None and position == len(ids):
@@ -578,7 +581,7 @@ def test_padded_sequences_are_cut():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "sequence_axis cuts packed rows: give pack="),
         ({"pack": bp.Pack(8)}, "give Pack.labels='shifted'"),
@@ -588,11 +591,11 @@ def test_padded_sequences_are_cut():
         ({"fields": ("token",)}, "the batch has no 'token' .did you mean tokens.*it has tokens"),
     ],
 )
-def test_sequences_that_cannot_be_cut_are_refused(options, said):
+def test_sequences_that_cannot_be_cut_are_refused(options, message):
     source = Memory({"tokens": bp.Tensor("int64", (None,))}, [{"tokens": np.arange(8)}])
     fields = options.pop("fields", ())
     mesh = bp.Mesh({"cp": 2}, 0, sequence_axis="cp", balanced=True, sequence_fields=fields)
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         list(bp.Loader(source, 2, mesh=mesh, **options))
 
 

@@ -109,8 +109,8 @@ def assert_same(first: Any, second: Any) -> None:
         assert first.tobytes() == second.tobytes()
         assert first.flags.writeable or not second.flags.writeable
     elif isinstance(first, list | tuple):
-        for one, other in zip(first, second, strict=True):
-            assert_same(one, other)
+        for item, other in zip(first, second, strict=True):
+            assert_same(item, other)
     else:
         assert first == second
 
@@ -153,8 +153,8 @@ def test_a_sharing_loader_gives_the_batches_of_one_that_does_not(photos, server,
     options = {"seed": 5, **IMAGE_CASES[case]}
     shared, alone = bp.Loader(photos, BATCH, share="node", **options), bp.Loader(photos, BATCH, **options)
     for _ in range(2):
-        for one, other in zip(shared, alone, strict=True):
-            assert_same(one, other)
+        for item, other in zip(shared, alone, strict=True):
+            assert_same(item, other)
     stats = shared.stats()["node"]
     assert (stats["shared"], stats["alone"]) == (2 * len(alone), 0), stats["why alone"]
 
@@ -163,8 +163,8 @@ def test_a_sharing_loader_gives_the_batches_of_one_that_does_not(photos, server,
 def test_text_json_and_missing_values_are_shared(texts, server, order):
     options = {"order": order, "pipelines": {"tokens": [bp.ops.Pad(multiple_of=2, mask=True)]}}
     shared, alone = bp.Loader(texts, BATCH, share="node", **options), bp.Loader(texts, BATCH, **options)
-    for one, other in zip(shared, alone, strict=True):
-        assert_same(one, other)
+    for item, other in zip(shared, alone, strict=True):
+        assert_same(item, other)
     assert shared.stats()["node"]["alone"] == 0
 
 
@@ -178,8 +178,8 @@ PADDED = {
 def test_masks_of_padded_values_come_from_where_they_are_padded(texts, server, case):
     options = {"pipelines": {"tokens": PADDED[case], "facts": None}}
     shared, alone = bp.Loader(texts, BATCH, share="node", **options), bp.Loader(texts, BATCH, **options)
-    for one, other in zip(shared, alone, strict=True):
-        assert_same(one, other)
+    for item, other in zip(shared, alone, strict=True):
+        assert_same(item, other)
     assert shared.stats()["node"]["alone"] == 0
 
 
@@ -191,8 +191,8 @@ def test_mixtures_and_packed_rows(texts, server):
     for options in ({"pipelines": {"facts": None}}, packed):
         shared = bp.Loader(mixture(), BATCH, order="random", share="node", **options)
         alone = bp.Loader(mixture(), BATCH, order="random", **options)
-        for one, other in zip(shared, alone, strict=True):
-            assert_same(one, other)
+        for item, other in zip(shared, alone, strict=True):
+            assert_same(item, other)
         assert shared.stats()["node"]["why alone"] == ""
 
 
@@ -209,24 +209,24 @@ def test_damaged_samples_are_skipped_or_named_as_alone(tmp_path, server):
     skipping = [
         bp.Loader(path, BATCH, pipelines=CROP, on_error="skip", share=share) for share in ("node", None)
     ]
-    for one, other in zip(*skipping, strict=True):
-        assert_same(one, other)
+    for item, other in zip(*skipping, strict=True):
+        assert_same(item, other)
     assert [problem.sample for problem in skipping[0].skipped] == [7]
     assert skipping[0].stats()["node"]["alone"] == 1
 
 
 def test_what_a_reader_writes_no_other_sees(photos, server):
     loaders = [bp.Loader(photos, BATCH, pipelines=CROP, share="node") for _ in range(2)]
-    for one, other in zip(*loaders, strict=True):
-        one["image"][:] = 0
+    for row, other in zip(*loaders, strict=True):
+        row["image"][:] = 0
         assert other["image"].any()
 
 
 def test_batches_that_are_kept_stay_as_they_are(photos, server):
     kept = list(bp.Loader(photos, 2, pipelines=CROP, share="node"))
     again = bp.Loader(photos, 2, pipelines=CROP, share="node")
-    for one, other in zip(kept, again, strict=True):
-        assert_same(one, other)
+    for item, other in zip(kept, again, strict=True):
+        assert_same(item, other)
 
 
 # -- one decode --------------------------------------------------------------------------------------------
@@ -257,8 +257,8 @@ def test_a_late_reader_starts_at_its_own_position(photos, server):
     taking = iter(first)
     for _ in range(20):
         next(taking)
-    for one, other in zip(late, bp.Loader(photos, 2, **options), strict=True):
-        assert_same(one, other)
+    for item, other in zip(late, bp.Loader(photos, 2, **options), strict=True):
+        assert_same(item, other)
     assert len(list(taking)) == len(first) - 20
 
 
@@ -328,8 +328,8 @@ def test_a_killed_server_is_replaced_and_no_batch_is_lost(photos, folder):
     options = {"order": "random", "pipelines": CROP, "seed": 1}
     shared = bp.Loader(photos, 4, share="node", **options)
     servers = set()
-    for number, (one, other) in enumerate(zip(shared, bp.Loader(photos, 4, **options), strict=True)):
-        assert_same(one, other)
+    for number, (item, other) in enumerate(zip(shared, bp.Loader(photos, 4, **options), strict=True)):
+        assert_same(item, other)
         if number == 4:
             servers.add(server_process())
             os.kill(max(servers), signal.SIGKILL)
@@ -364,8 +364,8 @@ def test_a_killed_reader_costs_the_others_nothing(photos, server):
         reader.kill()
         reader.wait()
         batches += taking
-    for one, other in zip(batches, bp.Loader(photos, 4, **options), strict=True):
-        assert_same(one, other)
+    for batch, other in zip(batches, bp.Loader(photos, 4, **options), strict=True):
+        assert_same(batch, other)
     assert shared.stats()["node"]["alone"] == 0
 
 

@@ -54,7 +54,7 @@ def test_every_token_has_one_place(sizes: list[int], length: int, strategy: str,
             else size
         )
         # The pieces of a document follow each other without a gap.
-        pieces = sorted((int(start[one]), int(count[one])) for one in own)
+        pieces = sorted((int(start[item]), int(count[item])) for item in own)
         at = 0
         for begin, some in pieces:
             assert begin == at
@@ -90,14 +90,14 @@ def test_rows_hold_documents_labels_positions_and_borders() -> None:
 
 
 @pytest.mark.parametrize("across", [False, True])
-@pytest.mark.parametrize("outputs", [(), *((one,) for one in OUTPUTS), ["max_seqlen", "labels"]])
+@pytest.mark.parametrize("outputs", [(), *((output,) for output in OUTPUTS), ["max_seqlen", "labels"]])
 def test_what_is_not_wanted_is_not_made(outputs: Sequence[str], across: bool) -> None:
     whole = batchplant.Loader(documents(30), 4, pack=Pack(64, across=across))
     some = batchplant.Loader(documents(30), 4, pack=Pack(64, across=across, outputs=outputs))
-    for known, found in zip(whole, some, strict=True):
-        assert set(found) == {"tokens", "number", *outputs}
-        for name in found:
-            np.testing.assert_array_equal(found[name], known[name])
+    for known, item in zip(whole, some, strict=True):
+        assert set(item) == {"tokens", "number", *outputs}
+        for name in item:
+            np.testing.assert_array_equal(item[name], known[name])
 
 
 def test_labels_as_they_are_and_one_sequence_across() -> None:
@@ -158,10 +158,10 @@ def test_what_other_fields_hold_comes_by_document() -> None:
     for batch in batchplant.Loader(reader, 3, pack=Pack(64, eos=EOS), order="random", ids=True):
         row, place, size, start, document = batch["pieces"].T
         np.testing.assert_array_equal(batch["number"], batch["ids"])
-        for one in range(len(row)):
-            tokens = batch["tokens"][row[one], place[one] : place[one] + size[one]]
+        for number in range(len(row)):
+            tokens = batch["tokens"][row[number], place[number] : place[number] + size[number]]
             stored = tokens[tokens != EOS]
-            expected = batch["number"][document[one]] * 1000 + start[one] + np.arange(len(stored))
+            expected = batch["number"][document[number]] * 1000 + start[number] + np.arange(len(stored))
             np.testing.assert_array_equal(stored, expected)
 
 
@@ -181,27 +181,27 @@ def test_ranks_and_resumes_give_what_one_run_would_have_given(strategy: str) -> 
     pack = Pack(96, eos=EOS, window=16, strategy=strategy, dtype="int32")
     whole = np.concatenate(rows_of(batchplant.Loader(mixture(), 5, order="random", pack=pack, seed=3)))
     for _ in range(50 if EXHAUSTIVE else 5):
-        world_size, then = (int(one) for one in rng.integers(1, 5, 2))
-        size, after = (int(one) for one in rng.integers(1, 7, 2))
+        world_size, then = (int(integer) for integer in rng.integers(1, 5, 2))
+        size, after = (int(integer) for integer in rng.integers(1, 7, 2))
         options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 3}
         loaders = [
             batchplant.Loader(mixture(), size, rank=r, world_size=world_size, **options)
             for r in range(world_size)
         ]
-        epochs = [iter(one) for one in loaders]
+        epochs = [iter(loader) for loader in loaders]
         steps = int(rng.integers(0, len(loaders[0]) + 1))
         given = [next(epoch)["tokens"] for _ in range(steps) for epoch in epochs]
-        states = [json.loads(json.dumps(one.state_dict())) for one in loaders]
+        states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
         assert all(state == states[0] for state in states)
         again = [batchplant.Loader(mixture(), after, rank=r, world_size=then, **options) for r in range(then)]
-        for one in again:
-            one.load_state_dict(states[0])
+        for item in again:
+            item.load_state_dict(states[0])
         if steps < len(loaders[0]):
-            parts = [rows_of(one) for one in again]
+            parts = [rows_of(item) for item in again]
             given += [batch for step in zip(*parts, strict=True) for batch in step]
         np.testing.assert_array_equal(np.concatenate([whole[:0], *given]), whole)
-        for one in (*loaders, *again):
-            one.close()
+        for value in (*loaders, *again):
+            value.close()
 
 
 def test_an_epoch_without_an_end_begins_at_once() -> None:
@@ -236,7 +236,7 @@ def test_what_is_made_to_learn_its_length_is_not_made_twice() -> None:
 
     def tokenize(text: str) -> list[int]:
         calls.append(text)
-        return [ord(one) for one in text]
+        return [ord(item) for item in text]
 
     texts = ["x" * (1 + number % 7) for number in range(60)]
     op = Function(tokenize, each=True, shape=(None,), dtype=np.int64)
@@ -253,12 +253,12 @@ def test_what_is_made_to_learn_its_length_is_not_made_twice() -> None:
 def test_what_is_not_kept_any_more_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DocumentCache, "max_tokens", 0)
     texts = ["x" * (1 + number % 7) for number in range(60)]
-    op = Function(lambda text: [ord(one) for one in text], each=True, shape=(None,), dtype=np.int64)
+    op = Function(lambda text: [ord(item) for item in text], each=True, shape=(None,), dtype=np.int64)
     pack = Pack(16, field="text", window=2)
     loader = batchplant.Loader({"text": texts}, 4, pipelines={"text": [op]}, pack=pack)
     assert len(loader) > 2
-    found = [batch["text"] for batch in loader]
-    assert sum(int((one > 0).sum()) for one in found) == sum(map(len, texts))
+    result = [batch["text"] for batch in loader]
+    assert sum(int((item > 0).sum()) for item in result) == sum(map(len, texts))
 
 
 def test_of_some_samples_what_cannot_be_read_leaves_padding() -> None:
@@ -276,7 +276,7 @@ def test_of_some_samples_what_cannot_be_read_leaves_padding() -> None:
     (batch,) = loader
     left = [number for number in range(4, 12) if number != 5 for _ in range(1 + number % 3)]
     assert sorted(batch["tokens"][batch["tokens"] >= 0].tolist()) == left
-    assert {one.sample for one in loader.skipped} == {5}
+    assert {item.sample for item in loader.skipped} == {5}
 
 
 def test_a_document_that_cannot_be_read_leaves_padding() -> None:
@@ -305,7 +305,7 @@ def test_stats_tell_how_full_rows_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"length": 0}, "length must be from 1"),
         ({"length": 8, "strategy": "worst"}, "strategy is one of"),
@@ -321,8 +321,8 @@ def test_stats_tell_how_full_rows_are() -> None:
         ({"length": 8, "outputs": "labels"}, r"a list of names, as \['labels'\]"),
     ],
 )
-def test_what_makes_no_sense_is_said(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_what_makes_no_sense_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         batchplant.Loader(documents(3), 1, pack=Pack(**options))
 
 
@@ -360,12 +360,12 @@ def test_a_step_is_replayed_from_the_seed_alone() -> None:
     loader = batchplant.Loader(mixture(), 3, **options)
     for rank in range(2):
         for step, batch in enumerate(seen[rank]):
-            found = loader.replay(step, rank, 2)
-            np.testing.assert_array_equal(found.samples, batch["ids"])
-            np.testing.assert_array_equal(found.pieces, batch["pieces"])
-            assert found.origins is not None
+            result = loader.replay(step, rank, 2)
+            np.testing.assert_array_equal(result.samples, batch["ids"])
+            np.testing.assert_array_equal(result.pieces, batch["pieces"])
+            assert result.origins is not None
             # Documents of the second source have numbers from 1000 on, those of the third from 2000 on.
-            assert [1000 * int(name) + number for name, number, _ in found.origins] == batch[
+            assert [1000 * int(name) + number for name, number, _ in result.origins] == batch[
                 "number"
             ].tolist()
     loader.close()
@@ -403,8 +403,8 @@ def imaged(count: int, first: int = 0) -> batchplant.Reader:
         "patches": batchplant.Int(),
     }
     rows = zip(pixels, tokens, patches.tolist(), strict=True)
-    made = [dict(zip(schema, row, strict=True)) for row in rows]
-    return batchplant.open(made, schema=batchplant.Schema(schema))
+    result = [dict(zip(schema, row, strict=True)) for row in rows]
+    return batchplant.open(result, schema=batchplant.Schema(schema))
 
 
 IMAGE = -7
@@ -432,7 +432,7 @@ def test_images_take_places_before_the_text_of_their_document(how: str) -> None:
             text = (number * 10 + np.arange(1 + number % 5)).tolist()
             assert tokens == [*[IMAGE] * counts[number], *text, EOS][start : start + size]
             learned = batch["loss_mask"][row, place : place + size]
-            assert learned.tolist() == [one != IMAGE for one in tokens]
+            assert learned.tolist() == [token != IMAGE for token in tokens]
     assert sorted(seen) == list(range(24))
 
 
@@ -442,12 +442,12 @@ def test_mixtures_of_images_and_text_go_on_exactly() -> None:
     options: dict[str, Any] = {"order": "random", "pack": pack, "seed": 2}
     whole = np.concatenate(rows_of(batchplant.Loader(mix, 2, **options)))
     two = [batchplant.Loader(mix, 2, rank=rank, world_size=2, **options) for rank in range(2)]
-    epochs = [iter(one) for one in two]
-    given = [next(one)["tokens"] for one in epochs]
+    epochs = [iter(item) for item in two]
+    given = [next(epoch)["tokens"] for epoch in epochs]
     three = [batchplant.Loader(mix, 1, rank=rank, world_size=3, **options) for rank in range(3)]
-    for one in three:
-        one.load_state_dict(two[0].state_dict())
-    parts = [rows_of(one) for one in three]
+    for item in three:
+        item.load_state_dict(two[0].state_dict())
+    parts = [rows_of(item) for item in three]
     given += [batch for step in zip(*parts, strict=True) for batch in step]
     np.testing.assert_array_equal(np.concatenate(given), whole)
     other = batchplant.Loader(
@@ -455,8 +455,8 @@ def test_mixtures_of_images_and_text_go_on_exactly() -> None:
     )
     with pytest.raises(OptionError, match="pack"):
         other.load_state_dict(two[0].state_dict())
-    for one in (*two, *three, other):
-        one.close()
+    for value in (*two, *three, other):
+        value.close()
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
@@ -482,10 +482,10 @@ def test_tokens_that_lie_in_memory_are_not_read(
     assert len(taken) == len(batches)
     monkeypatch.setattr("batchplant.loading.packing.batches.RowFiller._in_memory", lambda *_: False)
     again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
-    for one, other in zip(batches, [*again, *again], strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    for batch, other in zip(batches, [*again, *again], strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], other[name])
 
 
 def test_documents_that_are_longer_than_a_row_are_counted() -> None:
@@ -512,12 +512,12 @@ def ended(count: int, first: int = 0, every: int = 1) -> batchplant.Reader:
 
 def per_document(loader: batchplant.Loader) -> dict[int, list[int]]:
     """The tokens of every document, by its number, taken from the rows of an epoch."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for batch in loader:
         for row, place, size, *_ in batch["pieces"].tolist():
             tokens = batch["tokens"][row, place : place + size].tolist()
-            found[tokens[0] // 1000] = tokens
-    return found
+            result[tokens[0] // 1000] = tokens
+    return result
 
 
 @pytest.mark.parametrize("every", [1, 2, 1000])
@@ -531,9 +531,9 @@ def test_no_document_ends_twice(tmp_path: Path, every: int, how: str) -> None:
         pipelines = {"tokens": batchplant.Pipe("tokens", [Function(lambda tokens: tokens)])}
     pack = Pack(32, eos=EOS, window=64)
     loader = batchplant.Loader(reader, 4, order="random", pack=pack, pipelines=pipelines)
-    found = per_document(loader)
-    assert len(found) == 200
-    for number, tokens in found.items():
+    result = per_document(loader)
+    assert len(result) == 200
+    for number, tokens in result.items():
         assert tokens == [*(number * 1000 + np.arange(3 + number % 7)).tolist(), EOS]
 
 

@@ -34,8 +34,8 @@ def ordinary(tmp_path_factory):
 
 
 def output(plan: Plan, name: str) -> Any:
-    [found] = [one for one in plan.outputs if one.name == name]
-    return found
+    [result] = [item for item in plan.outputs if item.name == name]
+    return result
 
 
 # -- what comes out -----------------------------------------------------------------------------------------
@@ -43,8 +43,8 @@ def output(plan: Plan, name: str) -> Any:
 
 def test_fields_come_as_they_are_without_pipelines(ordinary):
     plan = make_plan(ordinary, {"image": [ops.Resize(4)]})
-    found = {one.name: one.spec for one in plan.outputs}
-    assert found == {
+    actual = {item.name: item.spec for item in plan.outputs}
+    assert actual == {
         "image": Spec(np.dtype(np.uint8), (4, 4, 3)),
         "number": Spec(np.dtype(np.int64)),
         "real": Spec(np.dtype(np.float32)),
@@ -93,7 +93,7 @@ def test_none_leaves_a_field_out_and_the_order_is_that_of_the_schema(ordinary):
     plan = make_plan(
         ordinary, {**dict.fromkeys(names), "varied": [ops.Pad(3)], "number": [], "more": Pipe("number")}
     )
-    assert [one.name for one in plan.outputs] == ["number", "varied", "more"]
+    assert [item.name for item in plan.outputs] == ["number", "varied", "more"]
     assert plan.columns == ("number", "varied")
     assert output(plan, "varied").spec == Spec(np.dtype(np.float32), (3, 2))
 
@@ -106,17 +106,17 @@ def test_views_of_one_field(reader):
         "again": Pipe("image", [ops.RandomResizedCrop(6, share="view")]),
     }
     plan = make_plan(reader, pipelines)
-    keys = {one.name: one.image.decoder.key for one in plan.outputs if one.image}
-    assert {one.name: one.field for one in plan.outputs}["small"] == "image"
+    keys = {item.name: item.image.decoder.key for item in plan.outputs if item.image}
+    assert {item.name: item.field for item in plan.outputs}["small"] == "image"
     assert keys["same"] == keys["again"] == "view"
     assert len({keys["image"], keys["small"], keys["same"]}) == 3
 
 
 def test_every_step_draws_by_a_name_of_its_own(reader):
     steps = [ops.Resize(8), ops.RandomGrayscale(), ops.RandomHorizontalFlip(), ops.RandomHorizontalFlip()]
-    found = output(make_plan(reader, {"image": steps, "other": Pipe("image", steps)}), "image")
+    result = output(make_plan(reader, {"image": steps, "other": Pipe("image", steps)}), "image")
     other = output(make_plan(reader, {"image": steps, "other": Pipe("image", steps)}), "other")
-    keys = [step.key for one in (found, other) for step in (one.image.decoder, *one.steps)]
+    keys = [step.key for item in (result, other) for step in (item.image.decoder, *item.steps)]
     assert len(set(keys)) == len(keys) == 8
 
 
@@ -160,14 +160,14 @@ FUSED = {
 @pytest.mark.parametrize("name", FUSED)
 def test_what_the_engine_takes_over(reader, name):
     steps, want = FUSED[name]
-    found = output(make_plan(reader, {"image": steps}), "image")
-    stage = found.image
+    result = output(make_plan(reader, {"image": steps}), "image")
+    stage = result.image
     taken = (
         ("F" if len(stage.steps) > 1 else "")
         + ("N" if stage.target.normalize else "")
         + ("C" if stage.target.channels_first else "")
     )
-    assert taken + "".join(f"+{type(step.op).__name__}" for step in found.steps) == want
+    assert taken + "".join(f"+{type(step.op).__name__}" for step in result.steps) == want
 
 
 class _MyFlip(ops.RandomHorizontalFlip):
@@ -176,9 +176,9 @@ class _MyFlip(ops.RandomHorizontalFlip):
 
 
 def test_a_subclass_runs_its_own_code(reader):
-    found = output(make_plan(reader, {"image": [ops.Resize(8), _MyFlip()]}), "image")
-    assert len(found.image.steps) == 1
-    assert isinstance(found.steps[0].op, _MyFlip)
+    result = output(make_plan(reader, {"image": [ops.Resize(8), _MyFlip()]}), "image")
+    assert len(result.image.steps) == 1
+    assert isinstance(result.steps[0].op, _MyFlip)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,14 @@ def test_the_first_image_that_tells_its_size_does_so(tmp_path):
     path = write(
         tmp_path / "data.npz",
         {"image": bp.Image(mode=None)},
-        ({"image": one} for one in (b"no image", good)),
+        ({"image": item} for item in (b"no image", good)),
     )
     assert make_plan(bp.open(path)).outputs[0].spec.shape == (20, 30, 3)
 
 
 def test_an_empty_dataset_has_a_plan(tmp_path):
     path = write(tmp_path / "data.beton", {"image": bp.Image(), "label": bp.Int()}, [])
-    assert [one.name for one in make_plan(bp.open(path)).outputs] == ["image", "label"]
+    assert [item.name for item in make_plan(bp.open(path)).outputs] == ["image", "label"]
 
 
 def test_the_size_of_raw_images_is_theirs(tmp_path):

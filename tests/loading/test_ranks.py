@@ -65,12 +65,12 @@ def steps_of(parts: Sequence[Shard]) -> list[list[int]]:
 @given(st.lists(st.integers(0, 10**12) | st.sampled_from([0, 1]), max_size=60), st.integers(1, 9))
 def test_parts_are_about_equally_large(sizes, parts):
     sizes = np.array(sizes, dtype=np.int64)
-    found = deal(sizes, parts)
-    assert np.array_equal(found, deal(sizes.astype(np.uint64), parts))
-    sums = np.bincount(found, sizes, parts)
+    result = deal(sizes, parts)
+    assert np.array_equal(result, deal(sizes.astype(np.uint64), parts))
+    sums = np.bincount(result, sizes, parts)
     # What is more than the smallest part has is one sample, for no part grows while another is smaller.
     assert sums.max() - sums.min() <= sizes.max(initial=0)
-    assert len(set(found)) == min(parts, len(sizes))
+    assert len(set(result)) == min(parts, len(sizes))
 
 
 @given(st.integers(0, 200), worlds, batch_sizes, st.booleans(), st.data())
@@ -87,11 +87,11 @@ def test_a_step_has_the_same_samples_however_they_are_dealt(n, world_size, batch
     for number in range(len(plain[0])):
         batches = [part.batch(number) for part in balanced]
         assert [list(order.take(part.positions(number))) for part in balanced] == [
-            list(one) for one in batches
+            list(batch) for batch in batches
         ]
         lengths = [len(part.batch(number)) for part in plain]
-        assert [len(one) == 0 for one in batches].count(True) == lengths.count(0)
-        sums = [int(sizes[one].sum()) for one in batches]
+        assert [len(batch) == 0 for batch in batches].count(True) == lengths.count(0)
+        sums = [int(sizes[batch].sum()) for batch in batches]
         if min(lengths) > 0:
             assert max(sums) - min(sums) <= sizes[np.concatenate(batches)].max()
         # Batches are in the order of the epoch.
@@ -139,13 +139,13 @@ def test_balance_makes_ranks_alike():
 
 def test_the_guide_shows_what_the_benchmark_found():
     root = repository.ROOT
-    found = json.loads((root / "benchmarks" / "results" / "balance.json").read_text())
+    answer = json.loads((root / "benchmarks" / "results" / "balance.json").read_text())
     rows = {
         f"| {case['sigma']} | {case['world_size']} × {case['batch']} | "
         f"{case['plain']['slowest to mean']:.2f} | {case['balanced']['slowest to mean']:.2f} | "
         f"{case['balanced']['fewest samples']}–"
         f"{case['balanced']['most samples']} |"
-        for case in found["cases"]
+        for case in answer["cases"]
     }
     guide = (root / "docs" / "guides" / "distributed.md").read_text("utf-8").splitlines()
     shown = {line for line in guide if line.startswith(("| 0.", "| 1."))}
@@ -174,9 +174,9 @@ def test_evaluation_has_every_sample_once_and_no_empty_batch(n, world_size, batc
 def test_a_loader_that_evaluates(plain):
     def batches(**options: Any) -> list[list[list[int]]]:
         ranks = [Loader(plain, 1, indices=range(6), rank=rank, world_size=4, **options) for rank in range(4)]
-        found = [[batch["value"].tolist() for batch in one] for one in ranks]
-        assert [len(one) for one in ranks] == [len(one) for one in found]
-        return found
+        result = [[batch["value"].tolist() for batch in rank] for rank in ranks]
+        assert [len(rank) for rank in ranks] == [len(item) for item in result]
+        return result
 
     assert batches() == [[[0], [4]], [[1], [5]], [[2], []], [[3], []]]
     assert batches(evaluate=True) == [[[0], [4]], [[1], [5]], [[2]], [[3]]]
@@ -211,17 +211,17 @@ def test_loaders_of_other_worlds_go_on_from_a_random_step(plain, balance, drop_l
     options = {"order": order, "seed": 5, "ids": True, "workers": 1, "drop_last": drop_last}
     ranks = [Loader(plain, 4, rank=rank, world_size=4, **options) for rank in range(4)]
     for _ in range(2):
-        live, steps = [iter(one) for one in ranks], rng.randrange(1, len(ranks[0]))
-        before = [int(k) for _ in range(steps) for one in live for k in next(one)["ids"]]
-        [state] = {json.dumps(one.state_dict()) for one in ranks}
+        live, steps = [iter(rank) for rank in ranks], rng.randrange(1, len(ranks[0]))
+        before = [int(k) for _ in range(steps) for item in live for k in next(item)["ids"]]
+        [state] = {json.dumps(rank.state_dict()) for rank in ranks}
         for world_size, batch_size in ((3, 4), (5, 4), (5, 7)):
             others = [
                 Loader(plain, batch_size, rank=rank, world_size=world_size, **options)
                 for rank in range(world_size)
             ]
-            for one in others:
-                one.load_state_dict(json.loads(state))
-            rest = [ids_of(one) for one in others]
+            for item in others:
+                item.load_state_dict(json.loads(state))
+            rest = [ids_of(item) for item in others]
             seen = [*before, *itertools.chain(*rest)]
             assert len(seen) == len(set(seen))
             lost = (SAMPLES - len(before)) % (world_size * batch_size) if drop_last else 0
@@ -262,7 +262,7 @@ def test_what_counts_as_size(tmp_path, name):
     }
     indices = np.random.default_rng(1).permutation(40)[:31]
     for sizes, want in wanted.items():
-        found = [
+        actual = [
             [batch["ids"].tolist() for batch in Loader(
                 reader, 4, rank=rank, world_size=3, order=orders.Balanced("random", sizes=sizes),
                 indices=indices, ids=True, workers=1,
@@ -271,7 +271,7 @@ def test_what_counts_as_size(tmp_path, name):
         ]  # fmt: skip
         order = orders.random(31, seed=0, epoch=0)
         plan = shards(order, 3, batch_size=4, sizes=lambda at, want=want: want[indices[at]])
-        assert found == [[indices[part.batch(k)].tolist() for k in range(len(part))] for part in plan]
+        assert actual == [[indices[part.batch(k)].tolist() for k in range(len(part))] for part in plan]
 
 
 def test_the_bytes_of_the_fields_that_are_loaded(tmp_path):
@@ -293,9 +293,9 @@ def test_sizes_that_only_reading_would_tell():
     with pytest.raises(OptionError, match="give sizes=, a field"):
         Loader(reader, 4, order=orders.Balanced())
     balanced = orders.Balanced("sequential", sizes="text")
-    found = [ids_of(Loader(reader, 2, order=balanced, rank=r, world_size=2, ids=True)) for r in (0, 1)]
-    assert sorted(found[0] + found[1]) == list(range(20))
-    assert abs(sum(found[0]) - sum(found[1])) < 10
+    result = [ids_of(Loader(reader, 2, order=balanced, rank=r, world_size=2, ids=True)) for r in (0, 1)]
+    assert sorted(result[0] + result[1]) == list(range(20))
+    assert abs(sum(result[0]) - sum(result[1])) < 10
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def launch(folder: Path, script: str, world_size: int, data: str, told: Any, *, 
         world = ["env", *sizes.split(), "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}"]
         places = [[*world, f"RANK={rank}", f"LOCAL_RANK={rank}"] for rank in range(world_size)]
         ended = processes.run_together(*([*place, *python, str(path), *arguments] for place in places), **how)
-    assert [one.returncode for one in ended] == [0] * len(ended), [one.stdout for one in ended]
+    assert [item.returncode for item in ended] == [0] * len(ended), [item.stdout for item in ended]
     if "no gloo" in ended[0].stdout:
         pytest.skip("this torch has no gloo")
     return [json.loads((out / str(rank)).read_text()) for rank in range(world_size)]
@@ -445,18 +445,18 @@ def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain
     }
     stop = random.Random(4).randrange(1, 6)
     told = {"samples": SAMPLES, "epochs": epochs, "stop": stop}
-    found = launch(tmp_path / "train", TRAIN, ranks, plain, told, torchrun=EXHAUSTIVE)
+    result = launch(tmp_path / "train", TRAIN, ranks, plain, told, torchrun=EXHAUSTIVE)
 
     for name, options in epochs.items():
-        parts = [one["found"][name] for one in found]
+        parts = [row["found"][name] for row in result]
         wanted = options.get("indices", list(range(SAMPLES)))
         for epoch in range(2):
             batches = [part[epoch] for part in parts]
-            counts = [len(one) for one in batches]
+            counts = [len(batch) for batch in batches]
             assert counts == [*[1] * (ranks - 1), 0] if name == "evaluate" else len(set(counts)) == 1
             samples = sorted(itertools.chain(*itertools.chain(*batches)))
             if name == "full":
-                assert {len(batch) for one in batches for batch in one} == {4}
+                assert {len(batch) for item in batches for batch in item} == {4}
                 assert len(samples) == len(set(samples)) == SAMPLES // (4 * ranks) * (4 * ranks)
             else:
                 assert samples == wanted
@@ -466,10 +466,10 @@ def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain
         else:
             assert parts[0][0] != parts[0][1]
 
-    before = list(itertools.chain(*itertools.chain(*(one["before"] for one in found))))
+    before = list(itertools.chain(*itertools.chain(*(row["before"] for row in result))))
     assert 0 < len(before) < SAMPLES
     for world_size, batch in resumed:
-        told = {"samples": SAMPLES, "state": found[0]["state"], "batch": batch}
+        told = {"samples": SAMPLES, "state": result[0]["state"], "batch": batch}
         rest = launch(tmp_path / f"resume {world_size}", RESUME, world_size, plain, told, torchrun=False)
-        assert len({len(one) for one in rest}) == 1
+        assert len({len(item) for item in rest}) == 1
         assert sorted([*before, *itertools.chain(*itertools.chain(*rest))]) == list(range(SAMPLES))

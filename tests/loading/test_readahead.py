@@ -41,9 +41,9 @@ def dataset(kind, tmp_path):
 def batches(path, size=6, **options):
     options = {"order": "random", "seed": 3, "ids": True, "pipelines": {"image": PIPELINE}} | options
     with_close = bp.Loader(path, size, **options)
-    found = [{name: np.array(one) for name, one in batch.items()} for batch in with_close]
+    result = [{name: np.array(value) for name, value in batch.items()} for batch in with_close]
     with_close.close()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("kind", ["beton", "tar", "folder", "lmdb", "tfrecord", "rec", "ffr", "msgpack"])
@@ -59,9 +59,9 @@ def test_the_same_batches_past_the_page_cache(kind, tmp_path, cold):
     # In a tar file labels are cells beside the images; elsewhere all of a sample is one record.
     assert sum(cold) == (40 if kind == "tar" else 20)
     assert len(through) == len(past) == 4
-    for one, other in zip(through, past, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    for item, other in zip(through, past, strict=True):
+        for name in item:
+            np.testing.assert_array_equal(item[name], other[name])
 
 
 def test_what_is_in_memory_is_not_read_again(tmp_path, monkeypatch, cold):
@@ -90,18 +90,18 @@ def test_raw_images_keep_their_shape(tmp_path, cold):
     path = write_raw(tmp_path / "data.beton")
     first = batches(path, page_cache=False, pipelines={})
     assert sum(cold) == 20
-    for one, other in zip(first, batches(path, page_cache=True, pipelines={}), strict=True):
-        np.testing.assert_array_equal(one["image"], other["image"])
+    for row, other in zip(first, batches(path, page_cache=True, pipelines={}), strict=True):
+        np.testing.assert_array_equal(row["image"], other["image"])
 
 
 def test_a_damaged_image_is_named_as_ever(tmp_path, cold):
     path = write_jpeg(tmp_path / "data.beton", damaged=[7])
     whole = {"image": [ops.Resize((8, 8))]}
-    with pytest.raises(DecodeError) as found:
+    with pytest.raises(DecodeError) as result:
         batches(path, page_cache=False, pipelines=whole)
-    assert (found.value.sample, found.value.field) == (7, "image")
+    assert (result.value.sample, result.value.field) == (7, "image")
     left = batches(path, page_cache=False, on_error="skip", pipelines=whole)
-    assert sum(len(one["ids"]) for one in left) == 19
+    assert sum(len(row["ids"]) for row in left) == 19
 
 
 def eventually(condition):
@@ -139,10 +139,10 @@ def test_batches_ahead_are_read_before_any_is_made(tmp_path, cold):
     eventually(lambda: len(cold) == 3)
     assert sorted(shard.numbers) == [0, 1, 2]
     ahead.wait(0)
-    found = locate(loader.reader, "image", np.concatenate([shard.batch(0), shard.batch(9)]))
+    result = locate(loader.reader, "image", np.concatenate([shard.batch(0), shard.batch(9)]))
     # The first two of what was read ahead, the others from the file.
-    assert [found.bases[base] is source.data for base in found.base] == [False, False, True, True]
-    assert found.cell(1).tobytes() == bytes(loader.reader.read([1], ["image"])["image"][0])
+    assert [result.bases[base] is source.data for base in result.base] == [False, False, True, True]
+    assert result.cell(1).tobytes() == bytes(loader.reader.read([1], ["image"])["image"][0])
     ahead.done(0)
     ahead.wait(3)
     assert len(cold) >= 4
@@ -164,19 +164,19 @@ def write_row_groups(path, rows=120, **options):
 @pytest.fixture
 def read(monkeypatch, cold):
     """(start, size) of all that was read together."""
-    found, inner = [], local.read_spans
+    result, inner = [], local.read_spans
 
     def noted(spans, allocate, *, direct):
-        found.extend(zip(spans.start.tolist(), spans.size.tolist(), strict=True))
+        result.extend(zip(spans.start.tolist(), spans.size.tolist(), strict=True))
         return inner(spans, allocate, direct=direct)
 
     monkeypatch.setattr(local, "read_spans", noted)
-    return found
+    return result
 
 
 def column_of(path):
     chunks = [group.chunks[0] for group in bp.open(path)._files[0].footer.groups]
-    return [(one.start, one.size) for one in chunks]
+    return [(chunk.start, chunk.size) for chunk in chunks]
 
 
 @pytest.mark.parametrize("order", ["sequential", "quasi_random", "random"])
@@ -187,9 +187,9 @@ def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
     options = {"order": order, "size": 20}
     want = batches(path, page_cache=True, **options)
     assert not cold
-    for one, other in zip(want, batches(path, page_cache=False, **options), strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    for item, other in zip(want, batches(path, page_cache=False, **options), strict=True):
+        for name in item:
+            np.testing.assert_array_equal(item[name], other[name])
     assert cold
 
 
@@ -206,8 +206,8 @@ def test_a_row_group_is_read_once_for_the_batches_that_share_it(tmp_path, read):
     assert sorted(shard.numbers) == [0, 1, 2]
     assert sorted(read) == column[:2]
     for number in range(3):
-        found = locate(loader.reader, "image", shard.batch(number))
-        assert not any(found.bases[base] is source.data for base in found.base)
+        result = locate(loader.reader, "image", shard.batch(number))
+        assert not any(result.bases[base] is source.data for base in result.base)
     ahead.done(0)
     ahead.done(1)
     # The third needs the first row group too.
@@ -236,15 +236,15 @@ def test_images_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold)
 
     monkeypatch.setattr(local.SharedReads, "use", every_second)
     for order in ("sequential", "quasi_random"):
-        found = [
+        result = [
             batches(
                 bp.join([bp.open(path), files]), 20, order=order, page_cache=page_cache, pipelines=pipelines
             )
             for page_cache in (True, False)
         ]
-        for one, other in zip(*found, strict=True):
-            for name in one:
-                np.testing.assert_array_equal(one[name], other[name])
+        for item, other in zip(*result, strict=True):
+            for name in item:
+                np.testing.assert_array_equal(item[name], other[name])
     assert any(partly)
 
 
@@ -256,8 +256,8 @@ def test_row_groups_that_are_much_of_the_memory_go_through_the_page_cache(
     path = write_row_groups(tmp_path / "data.parquet")
     column = column_of(path)
     want = batches(path, 20, order="sequential", page_cache=True)
-    for one, other in zip(want, batches(path, 20, order="sequential", page_cache=False), strict=True):
-        assert np.array_equal(one["image"], other["image"])
+    for row, other in zip(want, batches(path, 20, order="sequential", page_cache=False), strict=True):
+        assert np.array_equal(row["image"], other["image"])
     assert (not set(read).isdisjoint(column)) == shared
 
 
@@ -271,9 +271,9 @@ def test_row_groups_that_nobody_finds_images_in_are_left_to_who_reads_them(first
     how = {"order": "sequential", "size": 20, "pipelines": {"image": [ops.Resize((8, 8))]}}
     want = batches(str(tmp_path), page_cache=True, **how)
     got = batches(str(tmp_path), page_cache=False, **how)
-    for one, other in zip(want, got, strict=True):
-        assert one["ids"].tolist() == other["ids"].tolist()
-        assert np.array_equal(one["image"], other["image"])
+    for row, other in zip(want, got, strict=True):
+        assert row["ids"].tolist() == other["ids"].tolist()
+        assert np.array_equal(row["image"], other["image"])
     # Of the second file no more than the first batches that had begun.
     assert len(set(read).intersection(column_of(paths[1]))) <= (3 if first == "none" else 0)
 
@@ -413,10 +413,10 @@ def test_arrays_come_past_the_page_cache(kind, tmp_path, cold, monkeypatch):
         cold.clear()
         got = batches(path, pipelines={}, page_cache=False)
         assert len(cold) == 10
-        for one, other in zip(want, got, strict=True):
-            assert one["ids"].tolist() == other["ids"].tolist()
-            assert np.array_equal(one["a"], other["a"])
-            assert np.array_equal(one["label"], other["label"])
+        for row, other in zip(want, got, strict=True):
+            assert row["ids"].tolist() == other["ids"].tolist()
+            assert np.array_equal(row["a"], other["a"])
+            assert np.array_equal(row["label"], other["label"])
     # Numbers, at most, come out of the mapping.
     assert copied[0] < 100_000
 
@@ -426,8 +426,8 @@ def test_who_looks_into_files_by_itself_is_left_alone(tmp_path, cold):
     path = write_arrays(tmp_path / "data.npz")
     want = batches(path, pipelines={}, page_cache=True)
     got = batches(path, pipelines={}, page_cache=False)
-    for one, other in zip(want, got, strict=True):
-        assert np.array_equal(one["a"], other["a"])
+    for row, other in zip(want, got, strict=True):
+        assert np.array_equal(row["a"], other["a"])
     assert 0 < len(cold) < 10
 
 
@@ -449,9 +449,9 @@ def test_files_that_nobody_has_mapped_are_left_to_who_reads_them(kind, tmp_path,
     want = batches(data, page_cache=True, **options)
     got = batches(data, page_cache=False, **options)
     # A thread that fails is an error of the test.
-    for one, other in zip(want, got, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
+    for item, other in zip(want, got, strict=True):
+        for name in item:
+            np.testing.assert_array_equal(item[name], other[name])
 
 
 @pytest.mark.parametrize(
@@ -479,8 +479,8 @@ def test_a_table_is_read_through_the_page_cache(tmp_path):
         for n in range(100):
             out.append({"a": np.full(10, n, np.float32), "label": n})
     loader = bp.Loader(path, 4)
-    made = make_prefetcher(loader._executor, None, loader._shard(0, 0), page_cache=False)
-    assert (list(made.direct_fields), made.direct) == ([], False)
+    result = make_prefetcher(loader._executor, None, loader._shard(0, 0), page_cache=False)
+    assert (list(result.direct_fields), result.direct) == ([], False)
     loader.close()
 
 
@@ -497,9 +497,9 @@ def test_damage_is_told_as_ever(kind, tmp_path, cold):
         file.write(b"\xff" * 40)
     told = []
     for page_cache in (True, False):
-        with pytest.raises(bp.DataError) as found:
+        with pytest.raises(bp.DataError) as result:
             batches(path, pipelines={}, page_cache=page_cache)
-        told.append(found.value)
+        told.append(result.value)
     assert cold
     one, other = told
     assert one.sample == 11
@@ -573,8 +573,8 @@ def test_cells_of_several_files_are_read_spans(tmp_path):
         (1, 9, 0),
     ]
     spans = bp.Spans(
-        paths, *(np.array([one[n] for one in cells], dtype=np.int64) for n in (1, 2)),
-        np.array([one[0] for one in cells], dtype=np.int32),
+        paths, *(np.array([cell[n] for cell in cells], dtype=np.int64) for n in (1, 2)),
+        np.array([cell[0] for cell in cells], dtype=np.int32),
     )  # fmt: skip
     for direct in (False, True):
         read = read_spans(spans, aligned_memory, direct=direct)

@@ -76,8 +76,8 @@ def fetched(loader, size, epochs=1):
     """How many times its bytes a file was fetched for an epoch."""
     before = loader.stats()["bytes fetched"]
     labels = [np.concatenate([batch["label"] for batch in loader]) for _ in range(epochs)]
-    for one in labels:
-        assert sorted(one.tolist()) == list(range(SAMPLES))
+    for label in labels:
+        assert sorted(label.tolist()) == list(range(SAMPLES))
     return (loader.stats()["bytes fetched"] - before) / size
 
 
@@ -87,8 +87,8 @@ def test_batches_are_those_of_the_file_and_bytes_come_once(at, made, order):
     with at(fetch_bytes=ROOM) as remote, bp.open(made) as local:
         ours, theirs = bp.Loader(remote, BATCH, **options), bp.Loader(local, BATCH, **options)
         before = ours.stats()
-        for one, other in zip(ours, theirs, strict=True):
-            same(one, other)
+        for our, other in zip(ours, theirs, strict=True):
+            same(our, other)
         stats = ours.stats()
         size = os.path.getsize(made)
         assert (stats["bytes fetched"] - before["bytes fetched"]) / size <= 1.05
@@ -181,7 +181,7 @@ def test_resuming_fetches_what_is_left(at, made):
         second = bp.Loader(remote, BATCH, order=QUASI_RANDOM)
         second.load_state_dict(state)
         before = second.stats()["bytes fetched"]
-        assert [one.tolist() for one in rest] == [batch["label"].tolist() for batch in second]
+        assert [item.tolist() for item in rest] == [batch["label"].tolist() for batch in second]
         assert (second.stats()["bytes fetched"] - before) / size <= 0.5
         second.close()
 
@@ -216,17 +216,17 @@ def test_a_random_order_says_once_what_it_costs(at):
     with at(fetch_bytes=ROOM) as remote:
         loader = bp.Loader(remote, BATCH, order="random")
         before, epoch = loader.stats()["requests"], iter(loader)
-        with pytest.warns(UserWarning, match=r"about ([\d,]+) requests.*quasi_random.*cache=") as said:
+        with pytest.warns(UserWarning, match=r"about ([\d,]+) requests.*quasi_random.*cache=") as output:
             next(epoch)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for _ in epoch:
                 pass
-            made = loader.stats()["requests"] - before
+            result = loader.stats()["requests"] - before
             next(iter(loader))
         loader.close()
-    told = int(re.search(r"about ([\d,]+) requests", str(said[0].message))[1].replace(",", ""))
-    assert told / 1.5 < made < told * 1.5
+    told = int(re.search(r"about ([\d,]+) requests", str(output[0].message))[1].replace(",", ""))
+    assert told / 1.5 < result < told * 1.5
     # Where it all fits, there is nothing to say.
     with at() as remote, warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -243,8 +243,8 @@ def test_faults_on_the_way_change_no_batch(at, made, proxy):
     )
     with at(proxy.endpoint, fetch_bytes=ROOM) as remote, bp.open(made) as local:
         ours, theirs = bp.Loader(remote, BATCH), bp.Loader(local, BATCH)
-        for one, other in zip(ours, theirs, strict=True):
-            same(one, other)
+        for our, other in zip(ours, theirs, strict=True):
+            same(our, other)
         assert ours.stats()["retries"]
         ours.close()
         theirs.close()
@@ -304,10 +304,10 @@ def test_the_bench_tells_what_came_over_the_network(bucket, made, capsys):
         main(["bench", "loader", url, "--pipeline", "raw", "--epochs", "1", "--quiet", "--option", where])
         == 0
     )
-    said = re.search(r"^network +([\d,]+) requests?, ([\d.]+) MB", capsys.readouterr().out, re.MULTILINE)
+    output = re.search(r"^network +([\d,]+) requests?, ([\d.]+) MB", capsys.readouterr().out, re.MULTILINE)
     # Ahead, in few requests, and not sample by sample.
-    assert int(said[1].replace(",", "")) < SAMPLES // 100
-    assert float(said[2]) < 1.1 * os.path.getsize(made) / 1e6
+    assert int(output[1].replace(",", "")) < SAMPLES // 100
+    assert float(output[2]) < 1.1 * os.path.getsize(made) / 1e6
 
 
 def test_a_beton_needs_three_round_trips_and_one_for_each_sample(bucket, proxy, tmp_path):
@@ -321,7 +321,7 @@ def test_a_beton_needs_three_round_trips_and_one_for_each_sample(bucket, proxy, 
     data = bp.open(f"{bucket.url}/x.beton", endpoint=proxy.endpoint)
 
     def asked() -> list[tuple[int, int]]:
-        return [one.range for one in proxy.requests if one.kind == "GET"]
+        return [request.range for request in proxy.requests if request.kind == "GET"]
 
     # Opening may return before the second table has come.
     proxy.wait_for(lambda: max(end for _, end in asked()) == data._source.size)
@@ -346,8 +346,8 @@ def test_images_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path, m
             pixels = rng.integers(0, 256, (40, 40 if number < 40 else 8, 3), dtype=np.uint8)
             out.append({"image": pixels, "label": number})
     bp.convert(tmp_path / "a.beton", tmp_path / "t.tar", shard_samples=20)
-    for one in tmp_path.glob("t-*"):
-        os.link(one, os.path.join(bucket.root, one.name))
+    for path in tmp_path.glob("t-*"):
+        os.link(path, os.path.join(bucket.root, path.name))
     steps = {"image": [bp.ops.RandomResizedCrop(16)]}
     options = {"order": "random", "seed": 3, "pipelines": steps}
     with (
@@ -356,9 +356,9 @@ def test_images_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path, m
     ):
         ours, theirs = bp.Loader(remote, 16, **options), bp.Loader(local, 16, **options)
         monkeypatch.setattr(locate.Reader, "read", _only_labels(locate.Reader.read))
-        for one, other in zip(ours, theirs, strict=True):
-            assert np.array_equal(one["image"], other["image"])
-            assert np.array_equal(one["label"], other["label"])
+        for our, other in zip(ours, theirs, strict=True):
+            assert np.array_equal(our["image"], other["image"])
+            assert np.array_equal(our["label"], other["label"])
         ours.close()
         theirs.close()
 

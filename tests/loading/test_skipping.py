@@ -23,7 +23,7 @@ def steps_of(length: int, start: int, world: int, size: int, drop_last: bool) ->
     """The positions of every step, by rank, of a run without skips."""
     whole, steps = world * size, []
     bounds = list(range(start, length, whole))
-    bounds = [*bounds, length] if not drop_last else [one for one in bounds if one + whole <= length]
+    bounds = [*bounds, length] if not drop_last else [bound for bound in bounds if bound + whole <= length]
     if drop_last:
         bounds = [*bounds, bounds[-1] + whole] if bounds else []
     elif len(bounds) > 2 and size > 1 and bounds[-1] - bounds[-2] < world:
@@ -129,7 +129,7 @@ def test_a_run_with_any_skips_and_worlds_is_that_of_the_reference(n, order, part
             for loader in ranks:
                 loader.close()
             return
-        assert all(one == states[0] for one in states)
+        assert all(state == states[0] for state in states)
         state = states[0]
         for loader in ranks:
             loader.close()
@@ -180,7 +180,7 @@ def test_documents_that_are_skipped_become_padding():
             size for _, _, size, _, document in pieces.tolist() if ids[document] not in (4, 9, 17)
         )
     without = rows(skip=bp.Skip(steps=(1, 3)))
-    assert [one[0].tolist() for one in without] == [one[0].tolist() for one in plain[:1] + plain[3:]]
+    assert [item[0].tolist() for item in without] == [item[0].tolist() for item in plain[:1] + plain[3:]]
     loader = bp.Loader({"tokens": texts}, 2, order="random", pack=pack, skip=bp.Skip(samples=[4]))
     assert 4 not in {sample for step in range(len(loader)) for sample in loader.replay(step).samples.tolist()}
 

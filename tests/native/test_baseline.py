@@ -18,9 +18,9 @@ OK = 0
 @pytest.fixture(scope="module")
 def engines():
     """Best kernels, portable kernels, libjpeg alone."""
-    made = _native.Engine(1), _native.Engine(1, _kernels="portable"), _native.Engine(1, _baseline=False)
-    yield made
-    for engine in made:
+    result = _native.Engine(1), _native.Engine(1, _kernels="portable"), _native.Engine(1, _baseline=False)
+    yield result
+    for engine in result:
         engine.close()
 
 
@@ -260,7 +260,9 @@ def test_damage_of_a_progressive_image(engines, strict):
             if rng.integers(3) == 0:
                 del damaged[int(rng.integers(start, len(data))) :]
             box, channels = random_box(45, 50, rng), int(rng.choice([1, 3]))
-            ours, portable, theirs = (decode(one, bytes(damaged), box, channels, strict) for one in engines)
+            ours, portable, theirs = (
+                decode(engine, bytes(damaged), box, channels, strict) for engine in engines
+            )
             assert ours[1] == portable[1]
             assert np.array_equal(ours[0], portable[0])
             failed += ours[1][0] != [OK]

@@ -74,8 +74,13 @@ def test_values_come_out_of_buffers_and_files(name, tmp_path, threads):
     (tmp_path / "shard").write_bytes(b"12345" + data + b"678")
     path = os.fsencode(tmp_path)
     sources = [np.frombuffer(data, np.uint8), path + b"/chunk", path + b"/shard", path + b"/none"] * 5
-    found = decode(threads, coding, sources, [0, 0, 5, 0] * 5, [-1, -1, len(data), -1] * 5)
-    assert [None if one is None else one.tobytes() == RAW for one in found] == [True, True, True, None] * 5
+    result = decode(threads, coding, sources, [0, 0, 5, 0] * 5, [-1, -1, len(data), -1] * 5)
+    assert [None if item is None else item.tobytes() == RAW for item in result] == [
+        True,
+        True,
+        True,
+        None,
+    ] * 5
 
 
 @pytest.mark.parametrize("name", CODINGS)
@@ -84,9 +89,9 @@ def test_damaged_chunks_give_none_or_values(name, threads):
     damaged = [data[:-1], data + b"x", b"", data[: len(data) // 2]]
     for place in range(0, min(len(data), 200), 3):
         damaged.append(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
-    found = decode(threads, coding, [np.frombuffer(one, np.uint8) for one in damaged])
-    assert found[0] is found[2] is found[3] is None
-    assert all(one is None or one.size == len(RAW) for one in found)
+    result = decode(threads, coding, [np.frombuffer(item, np.uint8) for item in damaged])
+    assert result[0] is result[2] is result[3] is None
+    assert all(item is None or item.size == len(RAW) for item in result)
 
 
 def test_neither_folders_nor_pipes_nor_ranges_outside_are_read(tmp_path, threads):

@@ -29,17 +29,17 @@ EVERY_MACHINE = 2930304980
 
 @pytest.fixture(scope="module")
 def engine():
-    made = _native.Engine(2)
-    yield made
-    made.close()
+    result = _native.Engine(2)
+    yield result
+    result.close()
 
 
 @pytest.fixture(scope="module", params=_native.kernel_sets()[1:])
 def other(request):
     """Loops over pixels that this machine can run and does not use."""
-    made = _native.Engine(1, _kernels=request.param)
-    yield made
-    made.close()
+    engine = _native.Engine(1, _kernels=request.param)
+    yield engine
+    engine.close()
 
 
 def photo(width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -402,7 +402,7 @@ def test_every_truncation_is_refused(engine, options):
     assert all(message.startswith("bad JPEG: ") for message in result.errors.values())
     # Of a part at the top, cuts far below it are not noticed, and its pixels are right.
     expected = _native.jpeg_decode(data, "RGB")[:8]
-    result = decode(engine, [Request(one.data, box=(0, 0, 24, 8)) for one in images], (8, 24))
+    result = decode(engine, [Request(image.data, box=(0, 0, 24, 8)) for image in images], (8, 24))
     assert OK in result.status
     for status, pixels in zip(result.status, result.pixels, strict=True):
         assert np.array_equal(pixels, expected) if status == OK else not pixels.any()
@@ -628,7 +628,7 @@ def test_cells_in_several_buffers(engine):
 
 def test_gather_copies_as_numpy_would(engine):
     rng = np.random.default_rng(5)
-    planes = [noise(*(int(one) for one in rng.integers(20, 90, 2)), 1, k)[..., 0] for k in range(4)]
+    planes = [noise(*(int(integer) for integer in rng.integers(20, 90, 2)), 1, k)[..., 0] for k in range(4)]
     base = rng.integers(0, 4, 300).astype(np.int32)
     start, line, expected = np.zeros(300, np.int64), np.zeros(300, np.int64), []
     for n, b in enumerate(base):
@@ -638,13 +638,13 @@ def test_gather_copies_as_numpy_would(engine):
         line[n] = planes[b].shape[1]
         start[n] = min(y0 * line[n] + x0, planes[b].size)
         expected.append(planes[b][y0:y1, x0:x1])
-    rows, width = (np.array([one.shape[side] for one in expected]) for side in (0, 1))
+    rows, width = (np.array([value.shape[side] for value in expected]) for side in (0, 1))
     size = rows * width
     to = np.cumsum(size) - size
     out = np.zeros(size.sum(), np.uint8)
-    bases = [np.ascontiguousarray(one).ravel() for one in planes]
+    bases = [np.ascontiguousarray(plane).ravel() for plane in planes]
     engine.gather(bases, base, start, line, rows, width, out, to)
-    assert np.array_equal(out, np.concatenate([one.ravel() for one in expected]))
+    assert np.array_equal(out, np.concatenate([value.ravel() for value in expected]))
     none = start[:0]
     engine.gather([], base[:0], none, none, none, none, out, none)
 
@@ -695,12 +695,12 @@ def test_windows_are_what_the_filters_see(support):
 
 def test_threads_that_are_nice():
     def niceness():
-        found = {}
-        for one in map(int, os.listdir("/proc/self/task")):
+        result = {}
+        for item in map(int, os.listdir("/proc/self/task")):
             # Threads of other tests may end.
             with contextlib.suppress(ProcessLookupError):
-                found[one] = os.getpriority(os.PRIO_PROCESS, one)
-        return found
+                result[item] = os.getpriority(os.PRIO_PROCESS, item)
+        return result
 
     before = niceness()
     nice = _native.Engine(2, nice=7)
@@ -776,7 +776,7 @@ def test_memory_does_not_grow_with_the_images():
     engine = _native.Engine(2)
     rng = np.random.default_rng(2)
     images = [Request(jpeg(64 + seed, 48, seed, progressive=seed % 2 == 0)) for seed in range(40)]
-    images += [Request(one.data[:500]) for one in images[:10]]
+    images += [Request(image.data[:500]) for image in images[:10]]
 
     def batches(count: int) -> int:
         for _ in range(count):
@@ -842,9 +842,9 @@ def test_threads_on_given_cpus():
     cpus = sorted(os.sched_getaffinity(0))
     before = {task.id for task in psutil.Process().threads()}
     engine = _native.Engine(3, cpus[:1])
-    made = {task.id for task in psutil.Process().threads()} - before
-    assert len(made) == 3
-    assert all(os.sched_getaffinity(task) == {cpus[0]} for task in made)
+    result = {task.id for task in psutil.Process().threads()} - before
+    assert len(result) == 3
+    assert all(os.sched_getaffinity(task) == {cpus[0]} for task in result)
     assert decode(engine, [Request(jpeg())], (4, 4)).status == [OK]
     for missing in (-1, 100_000):
         with pytest.raises(ValueError, match=f"cpu {missing} is not there"):

@@ -235,7 +235,7 @@ def test_sizes_and_times_of_many_files(tmp_path: Path) -> None:
     sizes, times = _native.stat_files(folder, names)
     assert sizes.tolist() == [3, -1, 0, -1, 3, -1]
     assert times[[0, 1, 4]].tolist() == [1_700_000_000_123_456_789, -1, 1_700_000_000_123_456_789]
-    assert [len(one) for one in _native.stat_files(folder, b"")] == [0, 0]
+    assert [len(file) for file in _native.stat_files(folder, b"")] == [0, 0]
     with pytest.raises(ValueError, match="zero"):
         _native.stat_files(folder, b"a")
     with pytest.raises(FileNotFoundError):
@@ -459,8 +459,8 @@ def test_other_images_are_no_photos():
     first = data.index(b"\xff\xc0") + 11
     for sampling in (0x12, 0x41, 0x14, 0x44, 0x00):
         assert not is_photo(data[:first] + bytes([sampling]) + data[first + 1 :], 37, 21)
-    found = _native.device_decodable(u8(data), i64(0, 0, 0), i64(-1, 0, len(data)), np.array([[21, 37]] * 3))
-    assert found.tolist() == [0, 0, 0x22]
+    result = _native.device_decodable(u8(data), i64(0, 0, 0), i64(-1, 0, len(data)), np.array([[21, 37]] * 3))
+    assert result.tolist() == [0, 0, 0x22]
     with pytest.raises(IndexError):
         _native.device_decodable(u8(data), i64(1), i64(len(data)), np.array([[21, 37]]))
     with pytest.raises(ValueError, match="shapes has 2"):
@@ -491,10 +491,10 @@ def test_damaged_photos(data):
     encoded = bytearray(jpeg(37, 21))
     for _ in range(data.draw(st.integers(1, 4))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
-    said = probe(bytes(encoded))
-    if is_photo(bytes(encoded), said[1], said[2]):
-        assert said[:1] + said[3:] == [ENCODINGS["JPEG"], MODES["RGB"], 8]
-    assert not is_photo(bytes(encoded), said[1] + 1, said[2])
+    output = probe(bytes(encoded))
+    if is_photo(bytes(encoded), output[1], output[2]):
+        assert output[:1] + output[3:] == [ENCODINGS["JPEG"], MODES["RGB"], 8]
+    assert not is_photo(bytes(encoded), output[1] + 1, output[2])
 
 
 def test_probe_tiff_big_endian_with_values_elsewhere():

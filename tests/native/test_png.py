@@ -55,7 +55,7 @@ def png(width, height, bits, colour, lace=0, *, more=(), parts=1, rows=None, **o
     pieces = [SIGNATURE, header(width, height, bits, colour, lace)]
     if colour == 3 and not any(kind == b"PLTE" for kind, _ in more):
         pieces.append(chunk(b"PLTE", np.random.default_rng(1).bytes(3 << bits)))
-    pieces += [chunk(*one) for one in more]
+    pieces += [chunk(*item) for item in more]
     pieces += [chunk(b"IDAT", packed[a:b]) for a, b in itertools.pairwise(cuts)]
     return b"".join([*pieces, chunk(b"IEND")])
 
@@ -86,9 +86,9 @@ def run(engine, data, size, channels, box=(0, 0, 0, 0), filter="bilinear", shape
 
 @pytest.fixture(scope="module")
 def engine():
-    made = _native.Engine(2)
-    yield made
-    made.close()
+    result = _native.Engine(2)
+    yield result
+    result.close()
 
 
 def saved(pixels, encoding="PNG", **options) -> bytes:
@@ -136,8 +136,8 @@ def test_the_filter_that_compares_neighbours_for_all_values():
     rows[:, 1, 0] = 4
     # The first of a row has only what is above it.
     rows[:, 1, 1] = left - corner
-    found = _native.png_decode(png(2, 2 * len(rows), 8, 0, rows=rows.tobytes()))
-    assert np.array_equal(found.reshape(-1, 2, 2)[:, 1], np.stack([left, want], axis=1))
+    result = _native.png_decode(png(2, 2 * len(rows), 8, 0, rows=rows.tobytes()))
+    assert np.array_equal(result.reshape(-1, 2, 2)[:, 1], np.stack([left, want], axis=1))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7, 400])
@@ -168,11 +168,11 @@ def test_a_mode_is_had_only_where_nothing_is_lost(colour, bits, mode):
     data = png(9, 5, bits, colour)
     natural = {0: "L", 2: "RGB", 3: "RGB", 4: "LA", 6: "RGBA"}[colour]
     exact = {("L", "LA"), ("L", "RGB"), ("L", "RGBA"), ("LA", "RGBA"), ("RGB", "RGBA")}
-    found = _native.png_decode(data, mode)
+    result = _native.png_decode(data, mode)
     if mode == natural or (natural, mode) in exact or (mode == "P" and colour in (0, 3)):
-        assert np.array_equal(found, by_pillow(data, mode))
+        assert np.array_equal(result, by_pillow(data, mode))
     else:
-        assert found is None
+        assert result is None
 
 
 @pytest.mark.parametrize(("colour", "bits"), [(0, 1), (0, 8), (2, 8)])
@@ -237,9 +237,9 @@ def test_the_upper_rows_of_every_kind(engine, colour, bits):
     data = png(37, 29, bits, colour)
     whole = _native.png_decode(data)
     for bottom in (1, 13, 28):
-        status, _, found = run(engine, data, (bottom, 37), whole.shape[2], (0, 0, 37, bottom), "nearest")
+        status, _, result = run(engine, data, (bottom, 37), whole.shape[2], (0, 0, 37, bottom), "nearest")
         assert status == OK
-        assert np.array_equal(found, whole[:bottom])
+        assert np.array_equal(result, whole[:bottom])
 
 
 def test_damage_below_the_box_is_noticed_except_for_a_wrong_filter(engine):
@@ -288,10 +288,10 @@ def test_no_flipped_bit_goes_unnoticed():
             flipped = bytearray(data)
             flipped[at] ^= 1 << bit
             try:
-                found = _native.png_decode(bytes(flipped))
+                result = _native.png_decode(bytes(flipped))
             except ValueError:
                 continue
-            assert found is None or np.array_equal(found, good)
+            assert result is None or np.array_equal(result, good)
 
 
 def bad(**changes) -> bytes:
@@ -381,10 +381,10 @@ def test_the_engine_equals_decoding_first(engine, encoding, channels, filter):
     decoded = by_pillow(data)
     assert decoded.shape[2] == channels
     for box, size, flip in itertools.product(BOXES, ((7, 9), (31, 45), (50, 60)), (False, True)):
-        status, error, found = run(engine, data, size, channels, box, filter, flip=flip)
+        status, error, result = run(engine, data, size, channels, box, filter, flip=flip)
         assert (status, error) == (OK, None)
         raw = run(engine, decoded.tobytes(), size, channels, box, filter, decoded.shape, flip)[2]
-        assert np.array_equal(found, raw), (box, size, flip)
+        assert np.array_equal(result, raw), (box, size, flip)
 
 
 @pytest.mark.parametrize("colour", [0, 3, 4, 2])
@@ -392,9 +392,9 @@ def test_the_engine_converts_where_nothing_is_lost(engine, colour):
     data = png(9, 7, 8, colour)
     for channels, mode in ((1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA"), (4, "CMYK"), (1, "P")):
         want = _native.png_decode(data, mode)
-        status, _, found = run(engine, data, (7, 9), channels, mode=mode)
+        status, _, result = run(engine, data, (7, 9), channels, mode=mode)
         assert status == (NOT_NATIVE if want is None else OK)
-        assert want is None or np.array_equal(found, want)
+        assert want is None or np.array_equal(result, want)
 
 
 @pytest.mark.parametrize("filter", ["nearest", "area", "bicubic"])
@@ -409,9 +409,9 @@ def test_images_are_turned_before_the_box(engine, encoding, filter):
         for box in ((0, 0, 0, 0), (3, 5, 20, 21), (7.5, 2.25, 29, 30.5)):
             # What is turned is not shrunk first.
             options = {"orient": np.array([orientation], np.uint8), "fast_scale": orientation > 1}
-            found = run(engine, data, (9, 11), 3, box, filter, **options)[2]
+            result = run(engine, data, (9, 11), 3, box, filter, **options)[2]
             want = run(engine, turned.tobytes(), (9, 11), 3, box, filter, turned.shape)[2]
-            assert np.array_equal(found, want), (orientation, box)
+            assert np.array_equal(result, want), (orientation, box)
 
 
 @pytest.mark.parametrize("encoding", ["PNG", "WEBP", "JPEG"])
@@ -428,10 +428,10 @@ def test_images_of_all_sizes_and_kinds_through_the_same_threads(engine):
     cells = [png(1 + 7 * n % 40, 1 + 11 * n % 30, bits, colour, n % 2, seed=n)
              for n, (colour, bits) in enumerate(KINDS * 3)]  # fmt: skip
     with ThreadPoolExecutor(4) as pool:
-        for data, found in zip(cells, pool.map(lambda one: run(engine, one, (5, 6), 4), cells), strict=True):
+        for data, item in zip(cells, pool.map(lambda item: run(engine, item, (5, 6), 4), cells), strict=True):
             decoded = _native.png_decode(data, "RGBA")
-            assert found[0] == OK
-            assert np.array_equal(found[2], run(engine, decoded.tobytes(), (5, 6), 4, shape=decoded.shape)[2])
+            assert item[0] == OK
+            assert np.array_equal(item[2], run(engine, decoded.tobytes(), (5, 6), 4, shape=decoded.shape)[2])
 
 
 # --- WebP ---------------------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_flipped_webp_never_crashes():
             flipped = bytearray(data)
             flipped[rng.integers(len(data))] ^= 1 << rng.integers(8)
             try:
-                found = _native.webp_decode(bytes(flipped))
+                result = _native.webp_decode(bytes(flipped))
             except ValueError:
                 continue
-            assert found is None or found.dtype == np.uint8
+            assert result is None or result.dtype == np.uint8

@@ -53,14 +53,14 @@ def sample(n):
 def test_formats_keep_them(tmp_path, name):
     samples = [sample(n) for n in (2, 0, 1)]
     with bp.create(tmp_path / name, SCHEMA) as out:
-        for one in samples:
-            out.append(one)
+        for item in samples:
+            out.append(item)
     with bp.open(tmp_path / name) as reader:
         assert list(reader.schema.items())[1:] == list(SCHEMA.items())[1:]
-        for found, one in zip(reader, samples, strict=True):
+        for row, record in zip(reader, samples, strict=True):
             for field in ("boxes", "pose"):
-                np.testing.assert_array_equal(found[field], one[field])
-            assert found["outline"] == one["outline"]
+                np.testing.assert_array_equal(row[field], record[field])
+            assert row["outline"] == record["outline"]
     bp.convert(tmp_path / name, tmp_path / "b.beton", rename={"image": "photo", "label": "class"})
     with bp.open(tmp_path / "b.beton") as reader:
         assert reader.schema["boxes"] == bp.Boxes("xywh", of="photo", labels=("class", "pose"))
@@ -138,22 +138,22 @@ def test_boxes_as_albumentations_moves_them(name, least):
     area = 4 if len(motions) == 1 else 0.01
     op = ops.MoveBoxes(min_area=area, min_visibility=least).bind(bp.Boxes(dtype="float64"))
     batch = GOLDEN["boxes"], np.array([0, len(GOLDEN["boxes"])])
-    (found, offsets), (kept, _) = op.move_with(batch, motions, SIZES)
+    (result, offsets), (kept, _) = op.move_with(batch, motions, SIZES)
     assert np.flatnonzero(kept).tolist() == GOLDEN[f"{case}.labels"].tolist()
     assert offsets.tolist() == [0, kept.sum()]
     assert motions[-1].sizes[0].tolist() == GOLDEN[f"{case}.size"].tolist()
-    np.testing.assert_allclose(found, GOLDEN[f"{case}.boxes"], atol=1e-3)
+    np.testing.assert_allclose(result, GOLDEN[f"{case}.boxes"], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", MOTIONS)
 def test_keypoints_as_albumentations_moves_them(name):
     op = ops.MoveKeypoints(of="image").bind(bp.Tensor("float64", (None, 2)))
     points = GOLDEN["points"]
-    (found, _), _ = op.move_with((points, np.array([0, len(points)])), MOTIONS[name], SIZES)
+    (result, _), _ = op.move_with((points, np.array([0, len(points)])), MOTIONS[name], SIZES)
     # Whole numbers are the middles of pixels, also to a Resize: albumentations forgets half a pixel there.
     scale = {"resize": (100 / 80, 30 / 60), "crop_resize_flip": (-32 / 40, 64 / 40)}.get(name, (1, 1))
     slip = (np.abs(scale) - 1) / 2 * np.sign(scale)
-    np.testing.assert_allclose(found, GOLDEN[f"{name}.points"] + slip, atol=1e-3)
+    np.testing.assert_allclose(result, GOLDEN[f"{name}.points"] + slip, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("error")
@@ -163,9 +163,9 @@ def test_any_numbers_may_stand_for_boxes(format):
     boxes = np.random.default_rng(0).choice(wild, (400, 4))
     for motions in MOTIONS.values():
         op = ops.MoveBoxes().bind(bp.Boxes(format))
-        (found, offsets), (kept, _) = op.move_with((boxes, np.array([0, 400])), motions, SIZES)
-        assert 0 < len(found) == kept.sum() == offsets[1] < 400
-        assert np.isfinite(found).all()
+        (result, offsets), (kept, _) = op.move_with((boxes, np.array([0, 400])), motions, SIZES)
+        assert 0 < len(result) == kept.sum() == offsets[1] < 400
+        assert np.isfinite(result).all()
         points = ops.MoveKeypoints().bind(bp.Keypoints(2)), boxes[:, :3].reshape(-1, 2, 3)
         points[0].move_with((points[1], np.array([0, 200])), motions, SIZES)
 
@@ -273,7 +273,7 @@ def test_what_lies_outside_is_dropped_with_its_labels(dataset):
         batch = next(iter(loader))
     kept = (batch["label"] >= 0).sum(axis=1)
     assert 0 < kept.sum() < 16
-    assert batch["word"] == [["it"] * one for one in kept]
+    assert batch["word"] == [["it"] * item for item in kept]
     assert batch["boxes"].shape == (16, 3, 4)
     assert 0 < batch["boxes"].max() <= 1
     # The corner is outside of all of them; poses and plain boxes were not asked to lose rows.
@@ -374,7 +374,7 @@ def test_what_was_drawn_is_kept(dataset):
         batch = next(iter(loader))
         again = next(iter(bp.Loader(dataset, 8, pipelines={"image": kept}, cache="decoded")))
     with bp.open(dataset) as reader:
-        shapes = [reader[int(one)]["image"].shape[:2] for one in batch["ids"]]
+        shapes = [reader[int(item)]["image"].shape[:2] for item in batch["ids"]]
     np.testing.assert_array_equal(batch["image_size"], shapes)
     np.testing.assert_array_equal(batch["image_matrix"], again["image_matrix"])
     np.testing.assert_array_equal(batch["image_flip"], batch["image_matrix"][:, 0, 0] < 0)
@@ -389,21 +389,21 @@ def test_boxes_of_images_that_are_kept_decoded(dataset):
     options = {"pipelines": {"image": [CenterCrop(32)]}, "cache": "decoded"}
     with closing(bp.Loader(dataset, 16, **options)) as loader:
         first, second = next(iter(loader)), next(iter(loader))
-    for one, other in zip(first["boxes"], second["boxes"], strict=True):
-        np.testing.assert_array_equal(one, other)
+    for item, other in zip(first["boxes"], second["boxes"], strict=True):
+        np.testing.assert_array_equal(item, other)
 
 
 def test_polygons_are_cut_where_the_image_ends():
     op = ops.MovePolygons().bind(bp.Polygons())
     square, beyond = [0, 0, 10, 0, 10, 10, 0, 10], [20, 20, 30, 20, 30, 30]
     sizes = np.array([[40, 40]], np.int32)
-    (found,), _ = op.move_with(
+    (result,), _ = op.move_with(
         [[[square], [beyond, square], []]], [stretched([[5, 5, 15, 15]], (20, 20))], sizes
     )
     corner = sorted([(0.0, 0.0), (10.0, 0.0), (10.0, 10.0), (0.0, 10.0)])
-    assert [sorted(zip(ring[::2], ring[1::2], strict=True)) for ring in found[0]] == [corner]
-    assert len(found[1]) == 1
-    assert found[2] == []
+    assert [sorted(zip(ring[::2], ring[1::2], strict=True)) for ring in result[0]] == [corner]
+    assert len(result[1]) == 1
+    assert result[2] == []
     # A corner that is cut off becomes two.
     corners = np.array([[-5.0, 5], [5, 5], [5, 15], [-9, -9], [-8, -9], [-8, -8], [1, 1], [25, 1], [1, 2]])
     points, ring = clip_rings(corners, np.repeat([0, 1, 2], 3), [(20, 20), (20, 20), (20, 13)])
@@ -433,8 +433,8 @@ def masks(dataset):
         bp.open(dataset) as reader,
         bp.create(path, {"image": bp.Image("png"), "mask": bp.Image("png", mode="L", mask=True)}) as out,
     ):
-        for one in reader:
-            out.append({"image": one["image"], "mask": one["image"][..., 0] // 255 * 7})
+        for sample in reader:
+            out.append({"image": sample["image"], "mask": sample["image"][..., 0] // 255 * 7})
     return path
 
 
@@ -471,8 +471,8 @@ def test_images_made_on_a_device_keep_their_boxes(dataset):
     with closing(bp.Loader(dataset, 8, **options, device="cpu", decode="cpu")) as there:
         batch = next(iter(there))
     for name in ("boxes", "label", "pose"):
-        for one, other in zip(mine[name], batch[name], strict=True):
-            np.testing.assert_array_equal(one, other.numpy())
+        for item, other in zip(mine[name], batch[name], strict=True):
+            np.testing.assert_array_equal(item, other.numpy())
 
 
 def test_formats_that_know_only_the_wide_kind_take_them(tmp_path):
@@ -523,7 +523,7 @@ def test_batches_without_any_object(tmp_path, name, optional):
         batches = list(loader)
         assert sum(len(batch["image"]) for batch in batches) == 4
         if size == 1:
-            assert [len(batches[one]["boxes"][0]) for one in (1, 2)] == [0, 0]
+            assert [len(batches[number]["boxes"][0]) for number in (1, 2)] == [0, 0]
 
 
 # --- run-length masks and areas -------------------------------------------------------------------------
@@ -609,9 +609,9 @@ def test_run_length_masks_in_a_mosaic(segmented):
     areas, offsets = batch["area"]
     for row, texts in enumerate(batch["rle"]):
         own = batch["label"][0][offsets[row] : offsets[row + 1]]
-        found = areas[offsets[row] : offsets[row + 1]]
+        result = areas[offsets[row] : offsets[row + 1]]
         assert len(texts) == len(own)
-        for text, area in zip(np.array(texts)[own == 0], found[own == 0], strict=True):
+        for text, area in zip(np.array(texts)[own == 0], result[own == 0], strict=True):
             assert rle.decode(str(text), 64, 64).sum() == pytest.approx(area, abs=1e-3)
 
 
@@ -640,7 +640,7 @@ def test_run_length_masks_and_areas_can_stay_as_they_are_stored(segmented):
         [batch] = loader
     with bp.open(segmented) as stored:
         assert batch["rle"] == [sample["rle"] for sample in stored]
-        assert batch["area"][0].tolist() == np.concatenate([one["area"] for one in stored]).tolist()
+        assert batch["area"][0].tolist() == np.concatenate([row["area"] for row in stored]).tolist()
     for asked, reason in (
         ({"boxes": [ops.MoveBoxes(areas="rle2")]}, "areas names one of the labels"),
         ({"label": [ops.MoveRle()]}, "needs a list of run-length texts"),

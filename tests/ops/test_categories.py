@@ -53,8 +53,8 @@ def test_numbers_of_any_width(vocabulary, dtype, data):
     )
     op = ops.Categories(vocabulary)
     op.infer_field(bp.Int(dtype))
-    found = op.run(np.array(values, dtype), np.arange(len(values)), DRAWS).tolist()
-    assert found == [vocabulary.index(value) if value in vocabulary else -1 for value in values]
+    actual = op.run(np.array(values, dtype), np.arange(len(values)), DRAWS).tolist()
+    assert actual == [vocabulary.index(value) if value in vocabulary else -1 for value in values]
 
 
 def test_numbers_beyond_int64_are_not_mixed_up():
@@ -69,11 +69,11 @@ def test_missing_and_unknown_values():
     assert codes(op, ["b", None, "", "c"], optional=True) == [1, 7, 7, 7]
     strict = ops.Categories(["a", "b"], unknown=None)
     assert codes(strict, ["b", "a"]) == [1, 0]
-    for wrong, said in (
+    for wrong, text in (
         ("x" * 99, r"'x{60}' is not among the 2 values"),
         (None, "a missing value is not among"),
     ):
-        with pytest.raises(bp.DecodeError, match=said) as caught:
+        with pytest.raises(bp.DecodeError, match=text) as caught:
             codes(strict, ["a", wrong], optional=True)
         assert caught.value.sample == 1
 

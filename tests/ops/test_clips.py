@@ -49,19 +49,19 @@ def test_an_op_of_images_does_to_every_frame_what_it_does_to_a_image(name):
     # Normalize takes any array.
     assert isinstance(op, EachFrame) == (name != "normal")
     assert repr(op) == repr(OPS[name])
-    found = op.run(batch.copy(), ids, draws(ids))
-    assert found.shape == (3, *spec.shape)
-    assert found.dtype == spec.dtype
+    done = op.run(batch.copy(), ids, draws(ids))
+    assert done.shape == (3, *spec.shape)
+    assert done.dtype == spec.dtype
     for frame in range(5):
         alone = OPS[name].run(batch[:, frame].copy(), ids, draws(ids))
-        assert np.array_equal(found[:, frame], alone)
+        assert np.array_equal(done[:, frame], alone)
     torch = pytest.importorskip("torch")
     from batchplant.interop.gpu.on_device import DeviceTensors
 
     form = op.device_form
     assert form is not None
     there = form(torch.from_numpy(batch.copy()), ids, draws(ids), DeviceTensors(torch.device("cpu"))).numpy()
-    assert np.abs(there.astype(float) - found).max() <= 2
+    assert np.abs(there.astype(float) - done).max() <= 2
 
 
 def test_what_takes_anything_sees_whole_clips():
@@ -137,8 +137,8 @@ def one_batch(films: Path, pipeline: Any, **options: Any) -> Any:
 def test_videos_of_any_size_are_decoded_to_the_crop(films):
     crop = ops.RandomResizedCrop(16, share="crop")
     pipeline = [DecodeVideo(4, at="start"), crop, ops.RandomHorizontalFlip(share="flip")]
-    found, plan = one_batch(films, pipeline, seed=5)
-    assert found.shape == (3, 4, 16, 16, 3)
+    result, plan = one_batch(films, pipeline, seed=5)
+    assert result.shape == (3, 4, 16, 16, 3)
     assert "RandomResizedCrop" in plan
     reader = bp.open(films)
     for sample in range(3):
@@ -151,7 +151,7 @@ def test_videos_of_any_size_are_decoded_to_the_crop(films):
         for number, frame in enumerate(frames):
             want = np.empty((1, 16, 16, 3), np.uint8)
             resample([frame], cuts, want, "area", 0)
-            assert np.array_equal(found[sample, number], want[0, :, ::-1] if flip else want[0])
+            assert np.array_equal(result[sample, number], want[0, :, ::-1] if flip else want[0])
 
 
 def test_what_follows_the_crop_runs_on_clips(films):
@@ -159,9 +159,9 @@ def test_what_follows_the_crop_runs_on_clips(films):
         DecodeVideo(4, stride=2), ops.Resize(shorter=24), ops.CenterCrop(20), ops.ColorJitter(0.4),
         ops.Normalize((120, 120, 120), (60, 60, 60)), ops.ChannelsFirst(),
     ]  # fmt: skip
-    found, _ = one_batch(films, pipeline)
-    assert found.shape == (3, 4, 3, 20, 20)
-    assert found.dtype == np.float32
+    result, _ = one_batch(films, pipeline)
+    assert result.shape == (3, 4, 3, 20, 20)
+    assert result.dtype == np.float32
     square, _ = one_batch(films, [DecodeVideo(2, at="start"), ops.CenterCrop(10, 0.5)])
     first = bp.open(films)[0]["video"].read(0, 1)[0]
     middle = first[12:36, 20:44]

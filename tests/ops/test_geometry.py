@@ -39,8 +39,8 @@ def path(tmp_path_factory):
     """Smooth images of four sizes, without loss; and masks of their brightest parts."""
     fields = {"image": bp.Image(), "mask": bp.Image(mask=True), "label": bp.Int()}
     samples = (
-        {"image": one, "mask": (one[..., 0] > 128).astype(np.uint8), "label": n}
-        for n, one in enumerate(map(image, range(12)))
+        {"image": item, "mask": (item[..., 0] > 128).astype(np.uint8), "label": n}
+        for n, item in enumerate(map(image, range(12)))
     )
     return write(tmp_path_factory.mktemp("images") / "data.tar", fields, samples, image_format="png")
 
@@ -71,9 +71,9 @@ def test_places_and_fill(layout, dtype, filter):
     boxes = np.array([[1.5, 2, 20, 18], [0, 0, 0, 0], [0, 0, 5, 5]])
     down = np.array([True, False, True])
     scaled = {} if dtype == "uint8" else {"scale": np.float32([0.5, 2, 1]), "offset": np.float32([1, 2, 3])}
-    cells = [one.reshape(-1) for one in images]
-    where = np.arange(3, dtype=np.int32), np.zeros(3, np.int64), np.array([one.size for one in cells])
-    shapes = np.array([one.shape for one in images], dtype=np.int32)
+    cells = [item.reshape(-1) for item in images]
+    where = np.arange(3, dtype=np.int32), np.zeros(3, np.int64), np.array([cell.size for cell in cells])
+    shapes = np.array([item.shape for item in images], dtype=np.int32)
     shape = (3, 16, 14, 3) if layout == "nhwc" else (3, 3, 16, 14)
     out = np.full(shape, 77, dtype)
     how = {"layout": layout, "filter": filter, **scaled}
@@ -137,31 +137,31 @@ def test_resize_then_crop_is_one_resample(path, filter):
     assert len(plan.outputs[0].image.steps) == 2
     assert not plan.outputs[0].steps
     [batch] = load(path, steps)
-    for n, made in zip(batch["ids"], batch["image"], strict=True):
+    for n, item in zip(batch["ids"], batch["image"], strict=True):
         whole = Image.fromarray(image(int(n))).resize((36, 36), PILLOW[filter])
-        assert off(made, np.asarray(whole.crop((3, 3, 33, 33)))) <= LEVELS
+        assert off(item, np.asarray(whole.crop((3, 3, 33, 33)))) <= LEVELS
 
 
 def test_the_usual_evaluation_pipeline(path):
     """As torchvision: the shorter side to 32, then the middle."""
     [batch] = load(path, [ops.Resize(shorter=32, filter="bilinear"), ops.CenterCrop(28)])
-    for n, made in zip(batch["ids"], batch["image"], strict=True):
+    for n, item in zip(batch["ids"], batch["image"], strict=True):
         one = image(int(n))
         height, width = one.shape[:2]
         short = min(height, width)
         size = int(32 * height / short), int(32 * width / short)
         whole = Image.fromarray(one).resize(size[::-1], PILLOW["bilinear"])
         top, left = (round((side - 28) / 2) for side in size)
-        assert off(made, np.asarray(whole.crop((left, top, left + 28, top + 28)))) <= LEVELS
+        assert off(item, np.asarray(whole.crop((left, top, left + 28, top + 28)))) <= LEVELS
 
 
 def test_center_crop_pads_what_is_smaller():
     images = np.stack([smooth(0, 9, 20)])
-    made = ops.CenterCrop((12, 12), ratio=None).run(images, np.arange(1), draws(1))
+    done = ops.CenterCrop((12, 12), ratio=None).run(images, np.arange(1), draws(1))
     # torchvision pads (12 - 9) // 2 above, the rest below, and cuts from round(4).
     want = np.zeros((1, 12, 12, 3), np.uint8)
     want[0, 1:10] = images[0, :, 4:16]
-    assert np.array_equal(made, want)
+    assert np.array_equal(done, want)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_sizes(op, size, want):
 
 def test_letterbox(path):
     [batch] = load(path, [ops.Letterbox((32, 40), filter="bilinear")])
-    for n, made in zip(batch["ids"], batch["image"], strict=True):
+    for n, item in zip(batch["ids"], batch["image"], strict=True):
         one = image(int(n))
         scale = min(32 / one.shape[0], 40 / one.shape[1])
         size = round(one.shape[1] * scale), round(one.shape[0] * scale)
@@ -191,7 +191,7 @@ def test_letterbox(path):
         want[top : top + size[1], left : left + size[0]] = Image.fromarray(one).resize(
             size, PILLOW["bilinear"]
         )
-        assert off(made, want) <= 1
+        assert off(item, want) <= 1
 
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "nearest": Image.Resampling.NEAREST}
@@ -209,17 +209,17 @@ def edges_apart(one: Any, other: Any, filter: str) -> bool:
 def test_rotation(angle, filter, expand):
     one = smooth(1, 40, 56)
     op = ops.RandomRotation((angle, angle), expand=expand, filter=filter, fill=(9, 80, 7))
-    [made] = op.run([one], np.arange(1), draws(1))
+    [result] = op.run([one], np.arange(1), draws(1))
     turned = Image.fromarray(one).rotate(angle, FILTERS[filter], expand=expand, fillcolor=(9, 80, 7))
-    assert edges_apart(made, np.asarray(turned), filter)
+    assert edges_apart(result, np.asarray(turned), filter)
     if not expand:
-        assert np.array_equal(op.run(one[None], np.arange(1), draws(1))[0], made)
+        assert np.array_equal(op.run(one[None], np.arange(1), draws(1))[0], result)
 
 
 def torchvision_affine(size: Any, angle: float, shift: Any, scale: float, shear: Any) -> list[float]:
     """From results to images, by the formula that torchvision documents: T * C * RSS * C^-1, inverted."""
     cx, cy = size[1] / 2, size[0] / 2
-    rot, sx, sy = (math.radians(one) for one in (angle, *shear))
+    rot, sx, sy = (math.radians(item) for item in (angle, *shear))
     turn = np.array([[math.cos(rot), -math.sin(rot)], [math.sin(rot), math.cos(rot)]])
     shear_y = np.array([[1, 0], [-math.tan(sy), 1]])
     shear_x = np.array([[1, -math.tan(sx)], [0, 1]])
@@ -234,7 +234,7 @@ def torchvision_affine(size: Any, angle: float, shift: Any, scale: float, shear:
 def test_affine(filter):
     images = np.stack([smooth(n, 40, 56) for n in range(8)])
     op = ops.RandomAffine(30, (0.2, 0.1), (0.7, 1.3), (-10, 10, -5, 15), filter=filter, fill=50)
-    made = op.run(images, np.arange(8), draws(8))
+    done = op.run(images, np.arange(8), draws(8))
     drawn = draws(8)
     angle, shift = drawn.uniform(-30, 30), drawn.uniform(-1, 1, 2) * (0.2 * 56, 0.1 * 40)
     scale, x, y = drawn.uniform(0.7, 1.3), drawn.uniform(-10, 10), drawn.uniform(-5, 15)
@@ -243,21 +243,21 @@ def test_affine(filter):
         want = Image.fromarray(images[n]).transform(
             (56, 40), Image.Transform.AFFINE, matrix, FILTERS[filter], fillcolor=(50, 50, 50)
         )
-        assert edges_apart(made[n], np.asarray(want), filter)
+        assert edges_apart(done[n], np.asarray(want), filter)
 
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_perspective(filter):
     images = np.stack([smooth(n, 40, 56) for n in range(8)])
     op = ops.RandomPerspective(0.6, 0.7, filter=filter, fill=50)
-    made = op.run(images, np.arange(8), draws(8))
+    done = op.run(images, np.arange(8), draws(8))
     drawn = draws(8)
     chosen, inwards = drawn.chance(0.7), drawn.uniform(0, 1, 8).reshape(8, 4, 2)
     assert 0 < chosen.sum() < 8
     start = [(0, 0), (55, 0), (55, 39), (0, 39)]
     for n in range(8):
         if not chosen[n]:
-            assert np.array_equal(made[n], images[n])
+            assert np.array_equal(done[n], images[n])
             continue
         steps = np.floor(inwards[n] * (int(0.6 * 28) + 1, int(0.6 * 20) + 1))
         end = np.array(start) + steps * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
@@ -269,7 +269,7 @@ def test_perspective(filter):
             (56, 40), Image.Transform.PERSPECTIVE, list(np.linalg.solve(rows, right)), FILTERS[filter],
             fillcolor=(50, 50, 50),
         )  # fmt: skip
-        assert edges_apart(made[n], np.asarray(want), filter)
+        assert edges_apart(done[n], np.asarray(want), filter)
 
 
 # -- one pass is many steps ---------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_composed_is_sequential(before, resampling, after, epoch):
     assume(resampling.filter == "area" or not any(isinstance(op, ops.RandomCrop) for op in before))
     images = [smooth(n, *SIZES[n]) for n in range(4)]
     steps = [*before, resampling, *after]
-    sizes = np.array([one.shape[:2] for one in images], np.int32)
+    sizes = np.array([item.shape[:2] for item in images], np.int32)
     at, motions, want = sizes, [], images
     for number, op in enumerate(steps):
         motions.append(op.move(at, draws(4, str(number), epoch)))
@@ -315,17 +315,17 @@ def test_composed_is_sequential(before, resampling, after, epoch):
         want = list(op.run(want, np.arange(4), draws(4, str(number), epoch)))
     cuts = cuts_of(sizes, motions)
     for n in range(4):
-        made = np.empty((1, *cuts.sizes[n], 3), np.uint8)
+        result = np.empty((1, *cuts.sizes[n], 3), np.uint8)
         one = slice(n, n + 1)
         status, errors, _ = engine().decode(
             [images[n].reshape(-1)], np.zeros(1, np.int32), np.zeros(1, np.int64),
             np.array([images[n].size]), np.array([images[n].shape], np.int32), cuts.boxes[one],
-            None if cuts.flips is None else cuts.flips[one], made, layout="nhwc",
+            None if cuts.flips is None else cuts.flips[one], result, layout="nhwc",
             filter=resampling.filter or "area", down=None if cuts.downs is None else cuts.downs[one],
             place=None if cuts.places is None else cuts.places[one],
         )  # fmt: skip
         assert not status.any(), errors
-        assert off(made[0], want[n]) <= LEVELS
+        assert off(result[0], want[n]) <= LEVELS
 
 
 def test_the_plan_composes(path):
@@ -337,7 +337,7 @@ def test_the_plan_composes(path):
     ]  # fmt: skip
     plan = make_plan(bp.open(path), {"image": steps})
     # The border of the first crop must not be resampled with the image: two passes.
-    assert [type(one.op).__name__ for one in plan.outputs[0].image.steps] == [
+    assert [type(step.op).__name__ for step in plan.outputs[0].image.steps] == [
         "Decode", "RandomCrop", "RandomVerticalFlip",
     ]  # fmt: skip
     steps = steps[1:]
@@ -389,13 +389,13 @@ def test_motion_agrees_with_pixels(op):
         images.append(np.repeat(blob[..., None], 3, axis=2).astype(np.uint8))
     op.fill = np.array(0)
     moved = op.move(sizes, draws(3))
-    made = op.run(images, np.arange(3), draws(3))
+    done = op.run(images, np.arange(3), draws(3))
     for n in range(3):
-        assert made[n].shape[:2] == tuple(moved.sizes[n])
-        weight = made[n][..., 0].astype(float)
+        assert done[n].shape[:2] == tuple(moved.sizes[n])
+        weight = done[n][..., 0].astype(float)
         rows, columns = np.mgrid[0 : weight.shape[0], 0 : weight.shape[1]] + 0.5
-        found = np.array([(weight * columns).sum(), (weight * rows).sum()]) / weight.sum()
-        assert np.abs(found - moved.points(n, middle[n])).max() < 0.5
+        path = np.array([(weight * columns).sum(), (weight * rows).sum()]) / weight.sum()
+        assert np.abs(path - moved.points(n, middle[n])).max() < 0.5
 
 
 def test_motion_of_a_whole_pipeline(path):
@@ -419,7 +419,7 @@ def test_motion_of_a_whole_pipeline(path):
 @pytest.mark.parametrize(
     "op",
     [
-        *(one for one in MOVING if not getattr(one, "expand", False)),
+        *(item for item in MOVING if not getattr(item, "expand", False)),
         ops.Resize((30, 20), filter="bilinear"), ops.Resize((90, 20), filter="area"),
         ops.Resize((90, 100), filter="area"), ops.Resize((31, 100), filter="bicubic"),
         ops.Resize((20, 30), filter="nearest"), ops.Letterbox(30, fill=(1, 2, 3), filter="bilinear"),
@@ -434,11 +434,11 @@ def test_device_forms(op):
     images = np.stack([smooth(n, 64, 80) for n in range(5)])
     want = op.run(images.copy(), np.arange(5), draws(5))
     form = op.device_form
-    made = form(torch.from_numpy(images), np.arange(5), draws(5), DeviceTensors(torch.device("cpu")))
-    made = made.numpy()
-    assert made.shape == np.shape(want)
-    assert made.dtype == np.uint8
-    assert (np.abs(made.astype(int) - want) > LEVELS).any(axis=-1).mean() < 0.003
+    result = form(torch.from_numpy(images), np.arange(5), draws(5), DeviceTensors(torch.device("cpu")))
+    result = result.numpy()
+    assert result.shape == np.shape(want)
+    assert result.dtype == np.uint8
+    assert (np.abs(result.astype(int) - want) > LEVELS).any(axis=-1).mean() < 0.003
 
 
 def test_images_on_a_device(path):
@@ -451,8 +451,10 @@ def test_images_on_a_device(path):
         [ops.Resize(shorter=20), ops.Collate("pad", multiple_of=8)],
     ):
         [want] = load(path, steps)
-        [made] = load(path, steps, device="cpu", decode="cpu")
-        assert off(made["image"].numpy().astype(float) * 20, want["image"].astype(float) * 20) <= 20 * LEVELS
+        [result] = load(path, steps, device="cpu", decode="cpu")
+        assert (
+            off(result["image"].numpy().astype(float) * 20, want["image"].astype(float) * 20) <= 20 * LEVELS
+        )
 
 
 # -- unequal images ---------------------------------------------------------------------------------------
@@ -468,20 +470,20 @@ def test_padded_batches(path):
     assert not plan.outputs[0].steps
     assert "image_sizes: sizes of image → int32 (2,)" in str(plan)
     batches = load(path, steps, 4)
-    alone = [one["image"] for one in load(path, [ops.Resize(shorter=20), ops.Collate("list")], 4)]
+    alone = [row["image"] for row in load(path, [ops.Resize(shorter=20), ops.Collate("list")], 4)]
     for batch, images in zip(batches, alone, strict=True):
         assert batch["image"].shape == (4, 48, 48, 3)
-        assert batch["image_sizes"].tolist() == [list(one.shape[:2]) for one in images]
-        for made, one in zip(batch["image"], images, strict=True):
-            height, width = one.shape[:2]
-            assert np.array_equal(made[:height, :width], one / np.float32(2))
-            made[:height, :width] = 2.5
-            assert (made == 2.5).all()
+        assert batch["image_sizes"].tolist() == [list(item.shape[:2]) for item in images]
+        for item, image in zip(batch["image"], images, strict=True):
+            height, width = image.shape[:2]
+            assert np.array_equal(item[:height, :width], image / np.float32(2))
+            item[:height, :width] = 2.5
+            assert (item == 2.5).all()
 
 
 def test_lists(path):
     [batch] = load(path, [ops.RandomHorizontalFlip(), ops.Collate("list"), ops.ChannelsFirst()])
-    assert [one.shape for one in batch["image"]] == [(3, *image(int(n)).shape[:2]) for n in batch["ids"]]
+    assert [item.shape for item in batch["image"]] == [(3, *image(int(n)).shape[:2]) for n in batch["ids"]]
     assert "image_sizes" not in batch
     one = np.moveaxis(batch["image"][0], 0, -1)
     want = image(int(batch["ids"][0]))
@@ -538,9 +540,9 @@ def test_buckets_of_aspects(path):
     steps = [ops.Resize(shorter=20), ops.Collate("pad")]
     batches = load(path, steps, 3, **how)
     # Four aspects, three images each.
-    assert [len(np.unique(one["image_sizes"], axis=0)) for one in batches] == [1] * 4
-    seen = [one["ids"].tolist() for one in batches]
-    assert sorted(n for one in seen for n in one) == list(range(12))
+    assert [len(np.unique(batch["image_sizes"], axis=0)) for batch in batches] == [1] * 4
+    seen = [batch["ids"].tolist() for batch in batches]
+    assert sorted(n for item in seen for n in item) == list(range(12))
     pipelines = {"image": steps, "mask": None, "label": None}
     loader = bp.Loader(path, 3, pipelines=pipelines, ids=True, seed=7, **how)
     whole = iter(loader)
@@ -548,11 +550,11 @@ def test_buckets_of_aspects(path):
     state = loader.state_dict()
     other = bp.Loader(path, 3, pipelines=pipelines, ids=True, seed=7, **how)
     other.load_state_dict(state)
-    assert [one["ids"].tolist() for one in other] == seen[1:]
+    assert [row["ids"].tolist() for row in other] == seen[1:]
     loader.close()
     other.close()
     ranks = [load(path, steps, 3, rank=rank, world_size=2, **how) for rank in range(2)]
-    assert sorted(one["ids"].tolist() for rank in ranks for one in rank) == sorted(seen)
+    assert sorted(row["ids"].tolist() for rank in ranks for row in rank) == sorted(seen)
     with pytest.raises(OptionError, match="the batches have none"):
         bp.Loader(path, 3, pipelines={"image": None, "mask": None}, order=bp.order.ByAspect())
 
@@ -575,9 +577,9 @@ def test_the_same_with_any_workers_ranks_and_batches(path):
     ]  # fmt: skip
     seen = 0
     for batch in others:
-        for n, made in zip(batch["ids"].tolist(), batch["image"], strict=True):
+        for n, item in zip(batch["ids"].tolist(), batch["image"], strict=True):
             seen += 1
-            assert np.array_equal(made, by_id[n])
+            assert np.array_equal(item, by_id[n])
     assert seen >= 36
 
 
@@ -586,8 +588,8 @@ def test_kept_images_are_cut_anew(path):
     loader = bp.Loader(path, 12, pipelines={"image": steps, "mask": None}, cache="decoded", seed=7)
     fresh = bp.Loader(path, 12, pipelines={"image": steps, "mask": None}, seed=7)
     for _ in range(2):
-        [made], [want] = list(loader), list(fresh)
-        assert np.array_equal(made["image"], want["image"])
+        [result], [want] = list(loader), list(fresh)
+        assert np.array_equal(result["image"], want["image"])
     assert loader.stats()["cache hits"] == 12
     loader.close()
     fresh.close()
@@ -603,7 +605,7 @@ def test_masks_go_along(path):
         path, [steps[0], ops.Resize(28), *steps[1:2], *steps[3:]], others={"mask": steps}, on_error="skip"
     )
     assert set(np.unique(batch["mask"])) == {0, 1}
-    smaller = np.stack([np.asarray(Image.fromarray(one).resize((40, 40))) for one in batch["image"]])
+    smaller = np.stack([np.asarray(Image.fromarray(item).resize((40, 40))) for item in batch["image"]])
     agree = (smaller[..., 0] > 128) == (batch["mask"][..., 0] == 1)
     assert agree.mean() > 0.97
     with pytest.raises(OptionError, match="bilinear would blend the values of a mask"):
@@ -612,7 +614,7 @@ def test_masks_go_along(path):
 
 def test_kernels_of_every_processor_fill_alike():
     one = smooth(3, 30, 40)
-    made = []
+    result = []
     for name in _native.kernel_sets():
         own = _native.Engine(1, _kernels=name)
         out = np.empty((1, 3, 20, 20), np.float16)
@@ -622,5 +624,5 @@ def test_kernels_of_every_processor_fill_alike():
             scale=np.float32([0.1, 0.2, 0.3]), place=np.array([[3, 2, 11, 13]], np.int32),
         )  # fmt: skip
         own.close()
-        made.append(out)
-    assert all(np.array_equal(made[0], one) for one in made)
+        result.append(out)
+    assert all(np.array_equal(result[0], item) for item in result)

@@ -231,10 +231,10 @@ def test_a_mosaic_of_four_images_with_their_boxes(dataset):
 
 def test_normalized_boxes_in_a_mosaic(dataset):
     mover = {"boxes": [ops.MoveBoxes(format="cxcywh", normalized=True)]}
-    plain, parts = (first(dataset, [Mosaic()], pipelines=one) for one in ({}, mover))
+    plain, parts = (first(dataset, [Mosaic()], pipelines=item) for item in ({}, mover))
     x, y, w, h = plain["boxes"][0].T
-    made = np.stack([(x + w / 2) / 48, (y + h / 2) / 32, w / 48, h / 32], axis=1)
-    np.testing.assert_allclose(parts["boxes"][0], made, atol=1e-6)
+    result = np.stack([(x + w / 2) / 48, (y + h / 2) / 32, w / 48, h / 32], axis=1)
+    np.testing.assert_allclose(parts["boxes"][0], result, atol=1e-6)
 
 
 def test_mixup_and_cutmix_make_soft_labels(dataset):
@@ -248,7 +248,7 @@ def test_mixup_and_cutmix_make_soft_labels(dataset):
         for row, weights in enumerate(batch["class"]):
             own, other = weights[row % 3], int(np.argmax(np.where(np.arange(3) == row % 3, -1, weights)))
             grey = [own * 40 * row + (1 - own) * 40 * two for two in (other, other + 3)]
-            assert own > 0.999 or min(abs(one - means[row]) for one in grey) < 1.01
+            assert own > 0.999 or min(abs(item - means[row]) for item in grey) < 1.01
     with pytest.raises(OptionError, match="there is a label 2 in 'class', of 2 classes"):
         first(dataset, [MixUp(labels="class", num_classes=2)])
 
@@ -307,10 +307,10 @@ def test_an_empty_batch():
         MixUp(labels="class", num_classes=2),
         CutMix(labels="class", num_classes=2),
     ):
-        found = step.infer_all(known)
+        result = step.infer_all(known)
         ids = np.empty(0, np.int64)
-        made = step.run({name: batch[name] for name in step.inputs}, ids, Draws(0, 0, ids, "x"))
-        assert set(made) == set(step.outputs) == set(found)
+        done = step.run({name: batch[name] for name in step.inputs}, ids, Draws(0, 0, ids, "x"))
+        assert set(done) == set(step.outputs) == set(result)
 
 
 @pytest.mark.parametrize("step", [MixUp(0.8, labels="class"), CutMix(labels="class", masks="mask")])
@@ -338,10 +338,10 @@ def test_columns_become_one_matrix() -> None:
     assert loader.plan.names == ("label", "x")
     batches = list(loader)
     assert [list(batch) for batch in batches] == [["label", "x"]] * 4
-    found = np.concatenate([batch["x"] for batch in batches])
-    assert found.dtype == np.float32
+    result = np.concatenate([batch["x"] for batch in batches])
+    assert result.dtype == np.float32
     expected = np.column_stack([*(rows[name] for name in names), rows["v"]])
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
     both = next(iter(bp.Loader(bp.open(rows), 4, joint=[ops.Stack(["f0", "label"], "x", keep=True)])))
     assert both["x"].dtype == np.float64
     assert "f0" in both
@@ -351,8 +351,8 @@ def test_columns_become_one_matrix() -> None:
 
 def test_what_cannot_be_stacked_is_named() -> None:
     reader = bp.open({"a": [1, 2], "text": ["x", "y"], "m": np.zeros((2, 3, 3))})
-    for names, said in ((["a", "text"], "'text' is"), (["a", "m"], "'m' is"), (["a", "b"], "needs 'b'")):
-        with pytest.raises(OptionError, match=said):
+    for names, text in ((["a", "text"], "'text' is"), (["a", "m"], "'m' is"), (["a", "b"], "needs 'b'")):
+        with pytest.raises(OptionError, match=text):
             bp.Loader(reader, 2, joint=[ops.Stack(names, into="x")])
     # What a step took away is not there for the next.
     twice = [ops.Stack(["a"], into="x"), ops.Stack(["a", "x"], into="y")]

@@ -53,7 +53,7 @@ def test_missing_values_are_filled_and_the_mask_stays(people):
     batch = one_batch(people, {"age": [ops.Fill(-1)], "weight": [ops.Fill(0.5)], "town": [ops.Fill("?")]})
     assert batch["age"].tolist() == [31, -1, 40, 22, -1, 31, 70]
     assert batch["age"].dtype == np.int32
-    assert batch["age_mask"].tolist() == [one is not None for one in AGES]
+    assert batch["age_mask"].tolist() == [age is not None for age in AGES]
     assert batch["weight"].tolist() == [1.5, 0.5, 0.5, 3.0, 8.0, 1.5, 0.5]
     assert batch["town"] == ["Ulm", "?", "Bonn", "Ulm", "?", "Bonn", "?"]
     more = one_batch(people, {"age": [ops.Fill(0), ops.Convert("float32")], "age_mask": None})
@@ -98,8 +98,8 @@ def test_errors_of_fill(people, tmp_path):
 def test_columns_with_missing_values_are_arrays(people):
     for reader in (bp.open(people), bp.open(people)[0:7]):
         ages = reader.read(range(7), ["age", "weight"])
-        assert ages["age"].mask.tolist() == [one is not None for one in AGES]
-        assert np.asarray(ages["age"]).tolist() == [one or 0 for one in AGES]
+        assert ages["age"].mask.tolist() == [age is not None for age in AGES]
+        assert np.asarray(ages["age"]).tolist() == [age or 0 for age in AGES]
         assert np.isnan(ages["weight"].values).tolist() == [False, True, True, False, False, False, True]
 
 
@@ -108,7 +108,7 @@ def test_columns_with_missing_values_are_arrays(people):
 
 def test_numbers_are_normalized_by_what_was_found(people, tmp_path):
     reader = bp.open(people)
-    there = np.array([one for one in AGES if one is not None], dtype=float)
+    there = np.array([age for age in AGES if age is not None], dtype=float)
     op = ops.Normalize.fit(reader, "age")
     assert np.allclose([op.mean[0], op.std[0]], [there.mean(), there.std()])
     batch = one_batch(people, {"age": [ops.Fill(39), op]})
@@ -123,8 +123,8 @@ def test_numbers_are_normalized_by_what_was_found(people, tmp_path):
     assert ops.Normalize.fit(reader, "point", each=False).mean.tolist() == [4.0]
     point.save(tmp_path / "point.json")
     assert repr(ops.Normalize.load(tmp_path / "point.json")) == repr(point)
-    found = run(point, np.array([[3.0, 5.0], [5.0, 6.0]], dtype=np.float32))
-    assert found.tolist() == [[0, 0], [1, 1]]
+    done = run(point, np.array([[3.0, 5.0], [5.0, 6.0]], dtype=np.float32))
+    assert done.tolist() == [[0, 0], [1, 1]]
     with pytest.raises(OptionError, match="not of Text"):
         ops.Normalize.fit(reader, "town")
     with pytest.raises(OptionError, match="did you mean point"):
@@ -150,12 +150,12 @@ def test_means_of_images(tmp_path, mode):
     shapes = [(9, 7), (4, 12), (6, 6)]
     images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
     if mode == "L":
-        images = [one[..., 0] for one in images]
+        images = [image[..., 0] for image in images]
     with bp.create(tmp_path / "a.msgpack", {"image": bp.Image("png", mode=mode)}) as out:
-        for one in images:
-            out.append({"image": one})
+        for image in images:
+            out.append({"image": image})
     op = ops.Normalize.fit(bp.open(tmp_path / "a.msgpack"), "image")
-    levels = np.concatenate([one.reshape(-1, 3 if mode == "RGB" else 1) for one in images]).astype(float)
+    levels = np.concatenate([image.reshape(-1, 3 if mode == "RGB" else 1) for image in images]).astype(float)
     assert np.allclose(op.mean, levels.mean(axis=0))
     assert np.allclose(op.std, levels.std(axis=0))
     first = ops.Normalize.fit(bp.open(tmp_path / "a.msgpack"), "image", samples=1)

@@ -43,10 +43,10 @@ def run(op: ops.Op, batch: Any, ids: Any = None, **how: Any) -> Any:
 
 def chi_square(values: Any, bins: int) -> float:
     """Standard deviations above what even draws give."""
-    found = np.bincount(values, minlength=bins)
-    assert len(found) == bins
+    result = np.bincount(values, minlength=bins)
+    assert len(result) == bins
     expected = len(values) / bins
-    return float((((found - expected) ** 2 / expected).sum() - (bins - 1)) / np.sqrt(2 * (bins - 1)))
+    return float((((result - expected) ** 2 / expected).sum() - (bins - 1)) / np.sqrt(2 * (bins - 1)))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_draws_of_another_seed_epoch_or_op_are_unrelated(changed):
 
 def test_draws_belong_to_the_sample():
     ids = np.array([7, 3, 3, 1_000_000, 0])
-    alone = [draws([one]) for one in ids]
+    alone = [draws([number]) for number in ids]
     together = draws(ids)
     for take in (
         lambda d: d.uniform(),
@@ -83,7 +83,7 @@ def test_draws_belong_to_the_sample():
         lambda d: d.chance(0.4),
         lambda d: d.bits(3),
     ):
-        assert np.array_equal(take(together), np.concatenate([take(one) for one in alone]))
+        assert np.array_equal(take(together), np.concatenate([take(item) for item in alone]))
 
 
 def test_every_call_gives_new_draws_in_the_order_of_calls():
@@ -103,10 +103,10 @@ def test_draws_in_ranges():
     assert abs(drawn.mean() - 0.5) < 0.05
     assert abs(chi_square(draws(ids).integers(10), 10)) < 4
     high = np.arange(1, 20_001)
-    found = draws(ids).integers(high)
-    assert (found >= 0).all()
-    assert (found < high).all()
-    assert found.dtype == np.int64
+    result = draws(ids).integers(high)
+    assert (result >= 0).all()
+    assert (result < high).all()
+    assert result.dtype == np.int64
     assert draws(ids).uniform(0, 1, 0).shape == (20_000, 0)
     assert len(draws([])) == len(draws([]).uniform()) == 0
 
@@ -114,8 +114,8 @@ def test_draws_in_ranges():
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_chance(probability):
     count = 10_000
-    found = draws(np.arange(count)).chance(probability).mean()
-    assert abs(found - probability) <= 4 * np.sqrt(probability * (1 - probability) / count)
+    result = draws(np.arange(count)).chance(probability).mean()
+    assert abs(result - probability) <= 4 * np.sqrt(probability * (1 - probability) / count)
 
 
 def test_the_generator_of_a_batch_depends_on_its_samples_alone():
@@ -272,14 +272,14 @@ def test_colours_against_pillow(name, magnitude):
     drawn = draws(ids)
     drawn.chance(1.0)
     factors = drawn.uniform(max(0.0, 1 - magnitude), 1 + magnitude)
-    found = run(op(magnitude, 1.0), batch).astype(int)
+    result = run(op(magnitude, 1.0), batch).astype(int)
     for row, factor in enumerate(factors):
         want = np.asarray(enhancer(Image.fromarray(batch[row])).enhance(factor)).astype(int)
         # Pillow rounds the mean gray that contrast goes by; we do not.
         slack = 1 + (abs(1 - factor) * 0.5 if name == "contrast" else 0)
-        assert np.abs(found[row] - want).max() <= slack
+        assert np.abs(result[row] - want).max() <= slack
     if magnitude == 0:
-        assert np.array_equal(found, batch)
+        assert np.array_equal(result, batch)
 
 
 def test_contrast_goes_by_the_exact_mean_gray():
@@ -287,7 +287,7 @@ def test_contrast_goes_by_the_exact_mean_gray():
     drawn = draws(range(3))
     drawn.chance(1.0)
     factor = drawn.uniform(0.5, 1.5)[:, None, None, None]
-    gray = np.stack([np.asarray(Image.fromarray(one).convert("L")) for one in batch])
+    gray = np.stack([np.asarray(Image.fromarray(item).convert("L")) for item in batch])
     mean = gray.mean(axis=(1, 2))[:, None, None, None]
     want = np.clip(factor * batch + (1 - factor) * mean, 0, 255)
     assert np.abs(run(ops.RandomContrast(0.5, 1.0), batch) - np.floor(want)).max() <= 1
@@ -302,8 +302,8 @@ def test_hue():
     for red, green, blue in batch.reshape(-1, 3) / 255:
         hue, saturation, value = colorsys.rgb_to_hsv(red, green, blue)
         want.append(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value))
-    found = run(ops.RandomHue(0.5, 1.0), batch)
-    assert np.abs(found.reshape(-1, 3) - np.array(want) * 255).max() <= 0.55
+    done = run(ops.RandomHue(0.5, 1.0), batch)
+    assert np.abs(done.reshape(-1, 3) - np.array(want) * 255).max() <= 0.55
 
 
 def test_hue_of_no_turn_and_hue_of_gray_change_nothing():
@@ -340,20 +340,20 @@ def test_jitter_is_its_parts_one_after_another():
         changed = np.clip(part.change(want.astype(np.float32), strength, np), 0, 255).astype(np.uint8)
         want = np.where(chosen[:, None, None, None], changed, want)
     # The engine computes with fewer bits: what ends just below a level may be one more or less.
-    made = run(ops.ColorJitter(0.4, 0.3, 0.2, 0.1, p=0.5), batch)
-    assert np.abs(made.astype(int) - want).max() <= 2
-    assert (made == want).mean() > 0.99
+    done = run(ops.ColorJitter(0.4, 0.3, 0.2, 0.1, p=0.5), batch)
+    assert np.abs(done.astype(int) - want).max() <= 2
+    assert (done == want).mean() > 0.99
     assert np.array_equal(run(ops.ColorJitter(), batch), batch)
 
 
 def test_grayscale_and_solarization_are_pillows():
     batch = images(range(8))
     for op, reference in (
-        (ops.RandomGrayscale(1.0), lambda one: one.convert("L").convert("RGB")),
-        (ops.RandomSolarization(77, 1.0), lambda one: ImageOps.solarize(one, 77)),
-        (ops.RandomSolarization(256, 1.0), lambda one: one),
+        (ops.RandomGrayscale(1.0), lambda item: item.convert("L").convert("RGB")),
+        (ops.RandomSolarization(77, 1.0), lambda item: ImageOps.solarize(item, 77)),
+        (ops.RandomSolarization(256, 1.0), lambda item: item),
     ):
-        want = [np.asarray(reference(Image.fromarray(one))) for one in batch]
+        want = [np.asarray(reference(Image.fromarray(item))) for item in batch]
         assert np.array_equal(run(op, batch), want)
 
 
@@ -363,7 +363,7 @@ def test_blur(kernel, size):
     drawn = draws(range(6))
     drawn.chance(1.0)
     sigmas = drawn.uniform(0.3, 3.0)
-    found = run(ops.GaussianBlur(kernel, (0.3, 3.0), 1.0), batch)
+    done = run(ops.GaussianBlur(kernel, (0.3, 3.0), 1.0), batch)
     half = kernel // 2
     for row, sigma in enumerate(sigmas):
         line = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
@@ -375,18 +375,18 @@ def test_blur(kernel, size):
         for y in range(kernel):
             for x in range(kernel):
                 want += weights[y, x] * around[y : y + size[0], x : x + size[1]]
-        assert np.abs(found[row] - want).max() <= 0.51
+        assert np.abs(done[row] - want).max() <= 0.51
     flat = np.full((2, 9, 9, 3), 200, np.uint8)
     assert np.array_equal(run(ops.GaussianBlur(kernel, (0.3, 3.0), 1.0), flat), flat)
 
 
 def test_translate_is_a_crop_of_the_padded_image():
     batch = np.repeat(images([3]), 500, axis=0)
-    found = run(ops.RandomTranslate(2, fill=(9, 8, 7)), batch)
+    done = run(ops.RandomTranslate(2, fill=(9, 8, 7)), batch)
     room = np.full((16, 20, 3), (9, 8, 7), np.uint8)
     room[2:14, 2:18] = batch[0]
     shifts = {(top, left): room[top : top + 12, left : left + 16] for top in range(5) for left in range(5)}
-    seen = [[place for place, want in shifts.items() if np.array_equal(one, want)] for one in found]
+    seen = [[place for place, want in shifts.items() if np.array_equal(item, want)] for item in done]
     assert all(len(places) == 1 for places in seen)
     assert abs(chi_square(np.array([place[0] * 5 + place[1] for [place] in seen]), 25)) < 4
 
@@ -394,16 +394,16 @@ def test_translate_is_a_crop_of_the_padded_image():
 @pytest.mark.parametrize(("size", "padding"), [((5, 6), 0), (12, 4), ((12, 16), 0), ((20, 24), 4)])
 def test_crop(size, padding):
     batch = np.repeat(images([3]), 300, axis=0)
-    found = run(ops.RandomCrop(size, padding, fill=77), batch)
+    done = run(ops.RandomCrop(size, padding, fill=77), batch)
     high, wide = np.broadcast_to(size, 2)
     room = np.pad(batch[0], ((padding, padding), (padding, padding), (0, 0)), constant_values=77)
     places = set()
-    for one in found:
+    for item in done:
         fits = [
             (top, left)
             for top in range(room.shape[0] - high + 1)
             for left in range(room.shape[1] - wide + 1)
-            if np.array_equal(one, room[top : top + high, left : left + wide])
+            if np.array_equal(item, room[top : top + high, left : left + wide])
         ]
         assert len(fits) == 1
         places.add(fits[0])
@@ -416,9 +416,9 @@ def test_fill_of_one_channel_and_of_other_dtypes():
     spec = Spec(np.dtype(np.int64), (6, 6, 1))
     for op in (ops.RandomTranslate(2, fill=-1), ops.RandomCrop(6, 2, fill=-1)):
         assert op.infer(spec) == spec
-        found = run(op, labels)
-        assert (found == -1).any()
-        assert np.isin(found, [-1, *range(9)]).all()
+        done = run(op, labels)
+        assert (done == -1).any()
+        assert np.isin(done, [-1, *range(9)]).all()
 
 
 def test_normalize_and_channels_first():
@@ -428,14 +428,14 @@ def test_normalize_and_channels_first():
     for dtype, close in (("float16", 1e-3), ("float32", 1e-6), ("float64", 1e-12)):
         op = ops.Normalize(mean, std, dtype)
         assert op.infer(IMAGES) == Spec(np.dtype(dtype), (12, 16, 3))
-        found = run(op, batch)
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found, want, rtol=close, atol=close)
+        done = run(op, batch)
+        assert done.dtype == dtype
+        np.testing.assert_allclose(done, want, rtol=close, atol=close)
     first = ops.ChannelsFirst()
     assert first.infer(IMAGES).shape == (3, 12, 16)
-    found = run(first, batch)
-    assert np.array_equal(found, batch.transpose(0, 3, 1, 2))
-    assert found.flags.c_contiguous
+    done = run(first, batch)
+    assert np.array_equal(done, batch.transpose(0, 3, 1, 2))
+    assert done.flags.c_contiguous
 
 
 # -- values -------------------------------------------------------------------------------------------------
@@ -465,19 +465,19 @@ def test_convert():
 def test_pad(options, want):
     op = ops.Pad(**options)
     ragged = np.array([1, 2, 3, 4], np.int16), np.array([0, 3, 3, 4])
-    found = op.run(ragged, np.arange(3), draws(range(3)))
-    assert found.tolist() == want
-    assert found.dtype == np.int16
+    done = op.run(ragged, np.arange(3), draws(range(3)))
+    assert done.tolist() == want
+    assert done.dtype == np.int16
     assert op.infer(Spec(np.dtype(np.int16), (None,), ragged=True)).shape == (options.get("length"),)
     pairs = np.arange(8).reshape(4, 2), np.array([0, 3, 3, 4])
-    assert op.run(pairs, np.arange(3), draws(range(3))).shape == (3, found.shape[1], 2)
+    assert op.run(pairs, np.arange(3), draws(range(3))).shape == (3, done.shape[1], 2)
     nothing = op.run((np.empty(0, np.int16), np.zeros(1, np.int64)), np.empty(0), draws([]))
     assert nothing.shape == (0, options.get("length") or 0)
 
 
 def test_ragged_values_count_rows():
     cells = [np.arange(6, dtype=np.float32), np.empty(0, np.float32), np.arange(2, dtype=np.float32)]
-    ragged = Ragged.from_cells([b"....", *(one.tobytes() for one in cells)]).take(slice(1, None))
+    ragged = Ragged.from_cells([b"....", *(cell.tobytes() for cell in cells)]).take(slice(1, None))
     values, offsets = ragged_values(ragged, "float32", (2,))
     assert offsets.tolist() == [0, 3, 3, 4]
     assert np.array_equal(values, np.concatenate(cells).reshape(-1, 2))
@@ -520,12 +520,12 @@ class _Callable:
 )
 def test_functions_get_draws_only_if_they_take_them(function, is_random):
     batch = np.arange(50)
-    found = run(ops.Function(function), batch)
+    done = run(ops.Function(function), batch)
     extra = draws(np.arange(50)).integers(10)
     if is_random:
-        assert np.array_equal(found, batch + extra)
+        assert np.array_equal(done, batch + extra)
     else:
-        assert np.array_equal(found, function(batch))
+        assert np.array_equal(done, function(batch))
 
 
 def test_a_function_can_say_what_it_makes():
@@ -657,9 +657,9 @@ def test_boxes_belong_to_the_sample():
     ],
 )
 def test_fixed_boxes(op, size, want):
-    found = op.boxes(tile(*size), draws([3]))
-    assert found.dtype == np.float64
-    assert found[0].tolist() == list(want)
+    result = op.boxes(tile(*size), draws([3]))
+    assert result.dtype == np.float64
+    assert result[0].tolist() == list(want)
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,10 @@ AMOUNTS = {
 def test_every_change_is_pillows(code):
     @given(images, AMOUNTS.get(code, st.floats(0, 3)))
     def check(image, amount):
-        made = Changes.none(1, 1)
-        made.codes[:], made.amounts[0, 0, 0] = code, amount
-        want = by_pillow(image, made.codes[0], made.amounts[0])
-        got = change(image[None].copy(), made)[0]
+        result = Changes.none(1, 1)
+        result.codes[:], result.amounts[0, 0, 0] = code, amount
+        want = by_pillow(image, result.codes[0], result.amounts[0])
+        got = change(image[None].copy(), result)[0]
         # Its libjpeg may be another, and some builds of it multiply and add in one go.
         assert np.abs(got.astype(int) - want).max() <= (2 if code == Change.JPEG else 1)
 
@@ -98,11 +98,11 @@ def test_images_are_moved_as_by_pillow(bilinear):
         images, st.lists(st.floats(-1, 1), min_size=4, max_size=4), st.integers(-9, 9), st.integers(0, 255)
     )
     def check(image, parts, shift, fill):
-        made = Changes.none(1, 1)
-        made.codes[:] = Change.AFFINE
-        made.amounts[0, 0] = [1 + parts[0], parts[1], shift, parts[2], 1 + parts[3], -shift / 3]
-        want = by_pillow(image, made.codes[0], made.amounts[0], fill, bilinear)
-        got = change(image[None].copy(), made, fill, bilinear)[0]
+        result = Changes.none(1, 1)
+        result.codes[:] = Change.AFFINE
+        result.amounts[0, 0] = [1 + parts[0], parts[1], shift, parts[2], 1 + parts[3], -shift / 3]
+        want = by_pillow(image, result.codes[0], result.amounts[0], fill, bilinear)
+        got = change(image[None].copy(), result, fill, bilinear)[0]
         away = np.abs(got.astype(int) - want)
         assert (away > 2).mean() <= (0.0 if image.size < 100 else 0.002)
 
@@ -164,8 +164,8 @@ def test_noise_is_normal_and_each_level_has_its_own():
     inside = (np.abs(got) < 10.5).mean()
     assert abs(inside - 0.706) < 0.01
     flat = got.reshape(6, -1)
-    for one, other in ((flat[:, :-1], flat[:, 1:]), (flat[:-1], flat[1:]), (flat[:, :-5], flat[:, 5:])):
-        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.02
+    for item, other in ((flat[:, :-1], flat[:, 1:]), (flat[:-1], flat[1:]), (flat[:, :-5], flat[:, 5:])):
+        assert abs(np.corrcoef(item.ravel(), other.ravel())[0, 1]) < 0.02
     assert np.isclose(quantiles().astype(float).var(), 1)
     assert np.array_equal(quantiles(), -quantiles()[::-1])
 
@@ -191,8 +191,8 @@ def facts(op: Any, rows: int = 20_000, size: tuple[int, int] = (100, 200)) -> An
     if isinstance(op, ops.AugMix):
         chains, _ = op.chains(sizes, draws(np.arange(rows)))
         return chains[0].codes[:, 0], chains[0].amounts[:, 0]
-    made = op.changes(sizes, draws(np.arange(rows)))
-    return made.codes[:, 0], made.amounts[:, 0]
+    result = op.changes(sizes, draws(np.arange(rows)))
+    return result.codes[:, 0], result.amounts[:, 0]
 
 
 # By hand, from the papers' and torchvision's tables, for images of 200 x 100.
@@ -203,19 +203,19 @@ def expected(shear, across, down, angle, enhance, bits, solarize):  # fmt: skip
     for turn in (angle, -angle):
         cos, sin = np.cos(np.radians(turn)), np.sin(np.radians(turn))
         matrices.append((cos, -sin, 100 - 100 * cos + 50 * sin, sin, cos, 50 - 100 * sin - 50 * cos))
-    found = {(int(Change.AFFINE), *np.round(one, 6)) for one in matrices}
+    result = {(int(Change.AFFINE), *np.round(matrix, 6)) for matrix in matrices}
     for code in (Change.BRIGHTNESS, Change.CONTRAST, Change.SATURATION, Change.SHARPNESS):
-        found |= {(int(code), round(1 + s, 6), 0, 0, 0, 0, 0) for s in (enhance, -enhance)}
-    found |= {(int(Change.POSTERIZE), bits, 0, 0, 0, 0, 0), (int(Change.SOLARIZE), solarize, 0, 0, 0, 0, 0)}
-    return found | {(int(one), 0, 0, 0, 0, 0, 0) for one in (Change.AUTOCONTRAST, Change.EQUALIZE)}
+        result |= {(int(code), round(1 + s, 6), 0, 0, 0, 0, 0) for s in (enhance, -enhance)}
+    result |= {(int(Change.POSTERIZE), bits, 0, 0, 0, 0, 0), (int(Change.SOLARIZE), solarize, 0, 0, 0, 0, 0)}
+    return result | {(int(item), 0, 0, 0, 0, 0, 0) for item in (Change.AUTOCONTRAST, Change.EQUALIZE)}
 
 
 def test_magnitudes_of_rand_augment():
     codes, amounts = facts(ops.RandAugment(2, 9))
-    found = {(int(code), *np.round(one, 6)) for code, one in zip(codes, amounts, strict=True)}
+    actual = {(int(code), *np.round(amount, 6)) for code, amount in zip(codes, amounts, strict=True)}
     # 150 / 331 of the side, times 9 / 30, without its fraction.
     want = expected(0.09, 27, 13, 9.0, 0.27, 7, 178.5) | {(0, 0, 0, 0, 0, 0, 0)}
-    assert found == want
+    assert actual == want
     # Fourteen changes, equally likely; five of them move.
     share = np.bincount(codes, minlength=12) / len(codes)
     assert np.allclose(share[[0, *range(1, 7), 8, 9]], 1 / 14, atol=0.008)
@@ -224,8 +224,8 @@ def test_magnitudes_of_rand_augment():
 
 
 def test_the_strongest_and_weakest_of_the_policies():
-    found = {(int(c), *np.round(a, 6)) for c, a in zip(*facts(ops.RandAugment(1, 30)), strict=True)}
-    assert found == expected(0.3, 90, 45, 30.0, 0.9, 4, 0) | {(0, 0, 0, 0, 0, 0, 0)}
+    actual = {(int(c), *np.round(a, 6)) for c, a in zip(*facts(ops.RandAugment(1, 30)), strict=True)}
+    assert actual == expected(0.3, 90, 45, 30.0, 0.9, 4, 0) | {(0, 0, 0, 0, 0, 0, 0)}
     codes, amounts = facts(ops.TrivialAugment(), 200_000)
     assert sorted(np.unique(amounts[codes == Change.POSTERIZE, 0])) == [2, 3, 4, 5, 6, 7, 8]
     moves = amounts[codes == Change.AFFINE]
@@ -258,10 +258,10 @@ def test_policies_do_what_pillow_does_with_their_draws(channels, filter):
         ops.RandAugment(2, 12, fill=fill, filter=filter),
         ops.TrivialAugment(fill=fill, filter=filter),
     ):
-        made = op.changes(np.tile(np.array([[37, 50]], np.int32), (120, 1)), draws(ids))
+        result = op.changes(np.tile(np.array([[37, 50]], np.int32), (120, 1)), draws(ids))
         now = batch.copy()
-        for step in range(made.codes.shape[1]):
-            only = Changes(made.codes[:, [step]].copy("C"), made.amounts[:, [step]].copy("C"))
+        for step in range(result.codes.shape[1]):
+            only = Changes(result.codes[:, [step]].copy("C"), result.amounts[:, [step]].copy("C"))
             after = change(now.copy(), only, fill, filter == "bilinear")
             for row in range(120):
                 want = by_pillow(now[row], only.codes[row], only.amounts[row], fill, filter == "bilinear")
@@ -273,13 +273,13 @@ def test_policies_do_what_pillow_does_with_their_draws(channels, filter):
 
 def test_rotation_is_pillows():
     image = smooth(3, 60, 45)
-    [rotate] = [one for one in ops.TrivialAugment()._list if one.magnitudes[-1] == 135]
+    [rotate] = [item for item in ops.TrivialAugment()._list if item.magnitudes[-1] == 135]
     for angle in (-135.0, -30.0, 7.5, 90.0, 131.0):
-        made = Changes.none(1, 1)
-        made.codes[:] = Change.AFFINE
-        made.amounts[0] = rotate.amounts(np.array([angle]), np.array([[60, 45]], np.int32))
+        result = Changes.none(1, 1)
+        result.codes[:] = Change.AFFINE
+        result.amounts[0] = rotate.amounts(np.array([angle]), np.array([[60, 45]], np.int32))
         want = np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.NEAREST))
-        assert np.array_equal(change(image[None].copy(), made)[0], want)
+        assert np.array_equal(change(image[None].copy(), result)[0], want)
 
 
 def test_augmix_mixes_the_image_with_its_chains():
@@ -322,9 +322,9 @@ def test_what_a_policy_moves_is_told():
     batch = np.zeros((300, height, width, 3), np.uint8)
     batch[:, 27:34, 37:44] = 255
     op = ops.RandAugment(3, 10)
-    made, motion = op.changes(sizes, draws(ids)), op.move(sizes, draws(ids))
+    result, motion = op.changes(sizes, draws(ids)), op.move(sizes, draws(ids))
     # Changes of colours must not light the background.
-    only = Changes(np.where(made.codes == Change.AFFINE, made.codes, 0).astype(np.uint8), made.amounts)
+    only = Changes(np.where(result.codes == Change.AFFINE, result.codes, 0).astype(np.uint8), result.amounts)
     got = change(batch, only)
     assert motion is not None
     for row in range(300):
@@ -449,14 +449,14 @@ def test_in_a_loader(tmp_path):
         ops.RandAugment(), ops.JpegArtifacts(), ops.GaussianNoise(), ops.Normalize((0, 0, 0), (1, 1, 1)),
         ops.ChannelsFirst(), ops.RandomErasing(1.0, value=-1.0),
     ]  # fmt: skip
-    found = []
+    result = []
     for size in (12, 5):
         loader = bp.Loader(path, size, pipelines={"image": pipeline}, seed=4)
-        found.append(np.concatenate([batch["image"] for batch in loader]))
+        result.append(np.concatenate([batch["image"] for batch in loader]))
         loader.close()
-    assert found[0].shape == (12, 3, 12, 16)
-    assert np.array_equal(*found)
-    assert ((found[0] == -1).sum(axis=(1, 2, 3)) > 0).all()
+    assert result[0].shape == (12, 3, 12, 16)
+    assert np.array_equal(*result)
+    assert ((result[0] == -1).sum(axis=(1, 2, 3)) > 0).all()
 
 
 def test_boxes_go_along(tmp_path):
@@ -466,7 +466,7 @@ def test_boxes_go_along(tmp_path):
     samples = [{"image": image, "boxes": np.array([[15, 20, 35, 40]], np.float32)}] * 16
     path = write(tmp_path / "boxes.beton", fields, samples)
     policy = ops.RandAugment(2, 12)
-    policy._list = [one for one in policy._list if one.change in (Change.NONE, Change.AFFINE)]
+    policy._list = [item for item in policy._list if item.change in (Change.NONE, Change.AFFINE)]
     loader = bp.Loader(path, 16, pipelines={"image": [policy]}, seed=1)
     [batch] = loader
     loader.close()
@@ -506,7 +506,7 @@ def test_masks_go_along_by_share(tmp_path):
     image = np.repeat(np.where(mask, 255, 0).astype(np.uint8)[..., None], 3, axis=2)
     path = write(tmp_path / "masks.beton", fields, [{"image": image, "mask": mask}] * 16)
     policy = ops.RandAugment(2, 12, share="both")
-    policy._list = [one for one in policy._list if one.change not in (Change.SOLARIZE, Change.EQUALIZE)]
+    policy._list = [item for item in policy._list if item.change not in (Change.SOLARIZE, Change.EQUALIZE)]
     own = ops.RandAugment(2, 12, fill=9, filter="bilinear", share="both")
     own._list = policy._list
     loader = bp.Loader(path, 16, pipelines={"image": [policy], "mask": [own]}, seed=1)

@@ -29,7 +29,7 @@ def sounds(count: int, *shape: int) -> Any:
 def run(op: ops.Op, batch: Any, ids: Any = None, **how: Any) -> Any:
     count = len(batch[1]) - 1 if isinstance(batch, tuple) else len(batch)
     ids = np.arange(count) if ids is None else np.asarray(ids)
-    given = tuple(one.copy() for one in batch) if isinstance(batch, tuple) else batch.copy()
+    given = tuple(item.copy() for item in batch) if isinstance(batch, tuple) else batch.copy()
     return op.run(given, ids, draws(ids, **how))
 
 
@@ -79,24 +79,24 @@ def test_a_sound_comes_out_the_same_in_any_batch_and_layout(name, shape):
 def test_a_ragged_batch_is_its_sounds(name):
     op, (values, offsets) = OPS[name], ragged(2000, 900, 4000)
     spec = op.infer(Spec(np.dtype(np.float32), (None, 2), ragged=True))
-    found = run(op, (values, offsets))
+    done = run(op, (values, offsets))
     for row in range(3):
         alone = run(op, values[None, offsets[row] : offsets[row + 1]], [row])[0]
         if not spec.ragged:
-            assert np.array_equal(found[row], alone)
+            assert np.array_equal(done[row], alone)
             continue
-        part = found[0][found[1][row] : found[1][row + 1]]
+        part = done[0][done[1][row] : done[1][row + 1]]
         # Ragged spectrograms have time first.
         assert np.array_equal(part, np.moveaxis(alone, -1, 0) if alone.ndim == 3 else alone)
-        assert found[0].shape[1:] == spec.shape[1:]
+        assert done[0].shape[1:] == spec.shape[1:]
 
 
 @pytest.mark.parametrize("name", ["gain", "noise", "shift", "window"])
 def test_draws_are_anew_by_sample_and_epoch(name):
     batch = np.repeat(sounds(1, 4000), 30, axis=0)
-    found = run(OPS[name], batch)
-    assert len(np.unique(found, axis=0)) > 15
-    assert not np.array_equal(found, run(OPS[name], batch, epoch=1))
+    done = run(OPS[name], batch)
+    assert len(np.unique(done, axis=0)) > 15
+    assert not np.array_equal(done, run(OPS[name], batch, epoch=1))
 
 
 @pytest.fixture
@@ -215,9 +215,9 @@ def test_spectra_are_those_of_the_definition(size, power):
     for center in (True, False):
         op = ops.Spectrogram(size, win_length=window, hop_length=hop, power=power, center=center)
         want = reference(sound[0], size, hop, window, power, center)
-        found = run(op, sound)[0]
-        assert found.shape == want.shape == op.infer(Spec(np.dtype(np.float32), (1111,))).shape
-        assert np.abs(found - want).max() <= 1e-5 * want.max()
+        result = run(op, sound)[0]
+        assert result.shape == want.shape == op.infer(Spec(np.dtype(np.float32), (1111,))).shape
+        assert np.abs(result - want).max() <= 1e-5 * want.max()
 
 
 def mel_of(hertz: Any, scale: str) -> Any:
@@ -262,23 +262,23 @@ def test_mel_spectrograms_of_librosa(name):
     }  # fmt: skip
     with np.load(GOLDEN / "spectrograms.npz") as golden:
         sound, want = golden["sound"], golden[name]
-    found = run(ops.MelSpectrogram(16000, **arguments[name]), sound[None])[0]
-    assert found.shape == want.shape
-    assert np.abs(found - want).max() <= 1e-4 * want.max()
+    result = run(ops.MelSpectrogram(16000, **arguments[name]), sound[None])[0]
+    assert result.shape == want.shape
+    assert np.abs(result - want).max() <= 1e-4 * want.max()
 
 
 def test_logarithms():
     sound = sounds(2, 3000)
     sound[1] = 0
     plain = run(ops.MelSpectrogram(n_mels=20), sound)
-    found = run(ops.MelSpectrogram(n_mels=20, log="db"), sound)
-    assert np.abs(found - 10 * np.log10(np.maximum(plain, 1e-10))).max() < 1e-3
-    assert np.abs(found[1] + 100).max() < 1e-3
+    done = run(ops.MelSpectrogram(n_mels=20, log="db"), sound)
+    assert np.abs(done - 10 * np.log10(np.maximum(plain, 1e-10))).max() < 1e-3
+    assert np.abs(done[1] + 100).max() < 1e-3
     magnitudes = run(ops.MelSpectrogram(n_mels=20, power=1.0, log="db"), sound)
     plain_1 = run(ops.MelSpectrogram(n_mels=20, power=1.0), sound)
     assert np.abs(magnitudes - 20 * np.log10(np.maximum(plain_1, 1e-10))).max() < 1e-3
     cut = run(ops.MelSpectrogram(n_mels=20, log="db", top_db=10.0), sound)
-    assert np.abs(cut[0] - np.maximum(found[0], found[0].max() - 10)).max() < 1e-5
+    assert np.abs(cut[0] - np.maximum(done[0], done[0].max() - 10)).max() < 1e-5
     natural = run(ops.MelSpectrogram(n_mels=20, log="natural"), sound)
     assert np.abs(natural - np.log(np.maximum(plain, 1e-10))).max() < 1e-4
 
@@ -306,13 +306,13 @@ def test_spectrograms_can_be_pickled():
 def test_spec_augment(value):
     op = ops.SpecAugment(12, 5, time_masks=2, frequency_masks=1, value=value, p=0.8)
     batch = np.abs(sounds(60, 2, 20, 50)) + 1
-    found = run(op, batch)
-    hidden = found != batch
+    done = run(op, batch)
+    hidden = done != batch
     assert np.array_equal(hidden[:, 0], hidden[:, 1])
     assert 5 < (~hidden.any(axis=(1, 2, 3))).sum() < 25
     for row, mask in enumerate(hidden[:, 0]):
         want = batch[row].mean() if value == "mean" else value
-        assert np.allclose(found[row, 0][mask], want)
+        assert np.allclose(done[row, 0][mask], want)
         columns, rows = mask.all(axis=0), mask.all(axis=1)
         # Nothing is hidden but whole columns and rows.
         assert np.array_equal(mask, columns[None] | rows[:, None])
@@ -321,19 +321,19 @@ def test_spec_augment(value):
     # Ragged, time first.
     values, offsets = np.moveaxis(batch[0], -1, 0).copy(), np.array([0, 50])
     alone = run(op, (values, offsets))[0]
-    assert np.array_equal(np.moveaxis(alone, 0, -1), found[0])
+    assert np.array_equal(np.moveaxis(alone, 0, -1), done[0])
     torch = pytest.importorskip("torch")
     from batchplant.interop.gpu.on_device import DeviceTensors
 
     tensors = DeviceTensors(torch.device("cpu"))
     there = op.on_device(torch.from_numpy(batch.copy()), np.arange(60), draws(range(60)), tensors)
-    assert np.allclose(there.numpy(), found, atol=1e-6)
+    assert np.allclose(there.numpy(), done, atol=1e-6)
 
 
 def test_masks_of_time_are_at_most_a_part():
     batch = np.ones((100, 10, 20), dtype=np.float32)
-    found = run(ops.SpecAugment(40, 0, time_masks=1, longest=0.25), batch)
-    assert (found == 0).all(axis=1).sum(axis=1).max() == 5
+    done = run(ops.SpecAugment(40, 0, time_masks=1, longest=0.25), batch)
+    assert (done == 0).all(axis=1).sum(axis=1).max() == 5
     with pytest.raises(OptionError, match="put MelSpectrogram"):
         ops.SpecAugment().infer(Spec(np.dtype(np.float32), (20,)))
 
@@ -349,7 +349,7 @@ def test_a_loader_of_spectrograms(tmp_path):
     ]  # fmt: skip
     with closing(bp.Loader(tmp_path / "sounds.tar", 3, pipelines={"audio": pipeline}, seed=3)) as loader:
         first, again = ([batch["audio"] for batch in loader] for _ in range(2))
-        assert [one.shape for one in first] == [(3, 1, 32, 16)] * 2
+        assert [item.shape for item in first] == [(3, 1, 32, 16)] * 2
         assert not np.array_equal(first[0], again[0])
     with closing(bp.Loader(tmp_path / "sounds.tar", 2, pipelines={"audio": pipeline}, seed=3)) as loader:
         assert np.array_equal(next(iter(loader))["audio"], first[0][:2])

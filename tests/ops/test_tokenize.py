@@ -23,21 +23,21 @@ tokenizers = pytest.importorskip("tokenizers")
 GOLDEN = repository.GOLDEN / "tokenizer"
 FILE = GOLDEN / "tokenizer.json"
 KNOWN = json.loads((GOLDEN / "ids.json").read_text(encoding="utf-8"))
-TEXTS = [one["text"] for one in KNOWN]
+TEXTS = [row["text"] for row in KNOWN]
 BEGIN, END = 1, 2
 
 
 def ids_of(op: Any, texts: list[Any] = TEXTS, **how: Any) -> list[list[int]]:
     loader = batchplant.Loader(batchplant.open({"text": texts}), 5, pipelines={"text": [op]}, **how)
-    found = []
+    result = []
     for batch in loader:
         values, offsets = batch["text"]
-        found += [part.tolist() for part in np.split(values, offsets[1:-1])]
-    return found
+        result += [part.tolist() for part in np.split(values, offsets[1:-1])]
+    return result
 
 
 def letters(text: str) -> list[int]:
-    return [ord(one) for one in text]
+    return [ord(item) for item in text]
 
 
 # -- the op -------------------------------------------------------------------------------------------------
@@ -45,37 +45,37 @@ def letters(text: str) -> list[int]:
 
 @pytest.mark.parametrize(("key", "special"), [("ids", True), ("plain", False)])
 def test_ids_are_those_of_the_library_one_by_one(key: str, special: bool) -> None:
-    assert ids_of(Tokenize(FILE, add_special_tokens=special)) == [one[key] for one in KNOWN]
+    assert ids_of(Tokenize(FILE, add_special_tokens=special)) == [item[key] for item in KNOWN]
     given = tokenizers.Tokenizer.from_file(str(FILE))
-    assert ids_of(Tokenize(given, add_special_tokens=special)) == [one[key] for one in KNOWN]
+    assert ids_of(Tokenize(given, add_special_tokens=special)) == [item[key] for item in KNOWN]
 
 
 def test_options() -> None:
-    ids, plain = ([one[key] for one in KNOWN] for key in ("ids", "plain"))
-    assert ids_of(Tokenize(GOLDEN, eos="</s>")) == [[*one, END] for one in ids]
+    ids, plain = ([item[key] for item in KNOWN] for key in ("ids", "plain"))
+    assert ids_of(Tokenize(GOLDEN, eos="</s>")) == [[*number, END] for number in ids]
     # What the tokenizer itself puts there is not put there twice.
-    assert ids_of(Tokenize(FILE, bos=BEGIN, eos=END)) == [[*one, END] for one in ids]
+    assert ids_of(Tokenize(FILE, bos=BEGIN, eos=END)) == [[*number, END] for number in ids]
     ends = Tokenize(lambda text: [*letters(text), 7], eos=7, max_length=3)
     assert ids_of(ends, ["a", "ab", "abc"]) == [[97, 7], [97, 98, 7], [97, 98, 7]]
     own = {"add_special_tokens": False, "bos": "<s>"}
     assert ids_of(Tokenize(FILE, **own)) == ids
-    assert ids_of(Tokenize(FILE, max_length=8)) == [one[:8] for one in ids]
-    assert ids_of(Tokenize(FILE, max_length=8, eos=END)) == [[*one[:7], END] for one in ids]
+    assert ids_of(Tokenize(FILE, max_length=8)) == [number[:8] for number in ids]
+    assert ids_of(Tokenize(FILE, max_length=8, eos=END)) == [[*number[:7], END] for number in ids]
     left = ids_of(Tokenize(FILE, max_length=8, truncate="left", add_special_tokens=False, eos=END))
-    assert left == [[*one[max(0, len(one) - 7) :], END] for one in plain]
+    assert left == [[*item[max(0, len(item) - 7) :], END] for item in plain]
     (batch,) = batchplant.Loader({"text": TEXTS[:3]}, 3, pipelines={"text": [Tokenize(FILE, dtype="uint16")]})
     assert batch["text"][0].dtype == np.uint16
 
 
 def test_what_pads_and_cuts_in_a_file_leaves_no_padding(tmp_path: Path) -> None:
     """Ids must not depend on what else is in a batch."""
-    made = tokenizers.Tokenizer.from_file(str(FILE))
-    made.enable_padding(length=64)
-    made.enable_truncation(6)
-    made.save(str(tmp_path / "tokenizer.json"))
-    assert ids_of(Tokenize(tmp_path)) == [one["ids"][:6] for one in KNOWN]
-    assert ids_of(Tokenize(made, max_length=9)) == [one["ids"][:9] for one in KNOWN]
-    assert made.padding is not None
+    result = tokenizers.Tokenizer.from_file(str(FILE))
+    result.enable_padding(length=64)
+    result.enable_truncation(6)
+    result.save(str(tmp_path / "tokenizer.json"))
+    assert ids_of(Tokenize(tmp_path)) == [row["ids"][:6] for row in KNOWN]
+    assert ids_of(Tokenize(result, max_length=9)) == [row["ids"][:9] for row in KNOWN]
+    assert result.padding is not None
 
 
 def test_the_own_end_of_a_tokenizer(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_missing_text_has_no_ids_and_bytes_are_text() -> None:
     loader = batchplant.Loader(reader, 3, pipelines=pipelines, on_error="skip")
     (batch,) = loader
     assert batch["text"][0].tolist() == [233, 97]
-    assert [one.sample for one in loader.skipped] == [1]
+    assert [item.sample for item in loader.skipped] == [1]
     with pytest.raises(DecodeError, match=r"sample 1, field 'text': no text: .*utf-8"):
         list(batchplant.Loader(reader, 3, pipelines=pipelines))
 
@@ -124,7 +124,7 @@ def test_tokenizers_of_other_makers() -> None:
         backend_tokenizer = tokenizers.Tokenizer.from_file(str(FILE))
         eos_token_id = 0
 
-    assert ids_of(Tokenize(Transformers(), eos=True)) == [[*one["ids"], 0] for one in KNOWN]
+    assert ids_of(Tokenize(Transformers(), eos=True)) == [[*row["ids"], 0] for row in KNOWN]
 
     class Batches:
         def encode_batch(self, texts: list[str]) -> list[Any]:
@@ -136,12 +136,12 @@ def test_tokenizers_of_other_makers() -> None:
 
 def test_real_tiktoken() -> None:
     tiktoken = pytest.importorskip("tiktoken")
-    ranks = {bytes([one]): one for one in range(256)}
-    made = tiktoken.Encoding(
+    ranks = {bytes([number]): number for number in range(256)}
+    encoding = tiktoken.Encoding(
         "bytes", pat_str=r".", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
     )
     text = "<|endoftext|> is text"
-    assert ids_of(Tokenize(made, eos=True), [text]) == [[*text.encode(), 256]]
+    assert ids_of(Tokenize(encoding, eos=True), [text]) == [[*text.encode(), 256]]
 
 
 def test_a_function_that_fails_is_shown_with_its_sample() -> None:
@@ -161,7 +161,7 @@ def test_a_function_that_fails_is_shown_with_its_sample() -> None:
 
 def test_it_comes_before_pad_and_packing_and_behind_functions() -> None:
     texts = ["ab", "cdefg", "hi"]
-    upper = Function(lambda batch: [one.upper() for one in batch])
+    upper = Function(lambda batch: [item.upper() for item in batch])
     loader = batchplant.Loader(
         {"text": texts}, 3, pipelines={"ids": Pipe("text", [upper, Tokenize(letters), Pad(4)]), "text": None}
     )
@@ -191,14 +191,14 @@ def test_mixtures_of_text_are_packed_and_go_on_exactly() -> None:
 
     whole = np.concatenate(rows([batchplant.Loader(mix, 3, **how)]))
     two = [batchplant.Loader(mix, 3, rank=rank, world_size=2, **how) for rank in range(2)]
-    epochs = [iter(one) for one in two]
-    given = [next(one)["tokens"] for _ in range(3) for one in epochs]
+    epochs = [iter(item) for item in two]
+    given = [next(epoch)["tokens"] for _ in range(3) for epoch in epochs]
     three = [batchplant.Loader(mix, 2, rank=rank, world_size=3, **how) for rank in range(3)]
-    for one in three:
-        one.load_state_dict(json.loads(json.dumps(two[1].state_dict())))
+    for item in three:
+        item.load_state_dict(json.loads(json.dumps(two[1].state_dict())))
     np.testing.assert_array_equal(np.concatenate([*given, *rows(three)]), whole)
-    for one in (*two, *three):
-        one.close()
+    for value in (*two, *three):
+        value.close()
 
 
 def test_it_travels_by_its_file_which_must_stay_the_same(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_it_travels_by_its_file_which_must_stay_the_same(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "error", "said"),
+    ("given", "options", "error", "message"),
     [
         ("nothing.json", {}, NotFoundError, "no such file"),
         (__file__, {}, OptionError, r"no file of the tokenizers library \(tokenizer.json\)"),
@@ -235,8 +235,8 @@ def test_it_travels_by_its_file_which_must_stay_the_same(tmp_path: Path) -> None
         (FILE, {"dtype": "float32"}, OptionError, "ids are whole numbers"),
     ],
 )
-def test_what_makes_no_sense_is_said(given: Any, options: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_what_makes_no_sense_is_said(given: Any, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         Tokenize(given, **options)
 
 
@@ -266,7 +266,7 @@ def test_ranks_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "web.jsonl"
     rows = [{"id": n, "text": f"{TEXTS[n % len(TEXTS)]} {n}", "url": f"u{n}"} for n in range(200)]
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -282,7 +282,7 @@ def test_ids_take_the_place_of_text(source: Path, name: str, tmp_path: Path) -> 
     done = batchplant.convert(source, tmp_path / name, tokenize={"text": Tokenize(FILE, eos=True)})
     ids = expected(source, eos=True)
     reader = batchplant.open(tmp_path / name)
-    assert [one["tokens"].tolist() for one in reader] == ids
+    assert [sample["tokens"].tolist() for sample in reader] == ids
     assert done.tokens == sum(map(len, ids))
     if name == "a.idx":
         assert done.remarks == ["megatron holds tokens: not written: id, url"]
@@ -308,7 +308,7 @@ def test_fields_and_names(source: Path, tmp_path: Path) -> None:
         batchplant.convert({"a": ["x"], "b": ["y"]}, tmp_path / "c.beton", tokenize=FILE)
     with pytest.raises(OptionError, match="as another field is"):
         batchplant.convert({"text": ["x"], "tokens": [1]}, tmp_path / "c.beton", tokenize=FILE)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.beton", "b.beton"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.beton", "b.beton"]
 
 
 def test_every_engine_writes_the_same_bytes(source: Path, tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_a_resume_goes_on_with_the_same_tokenizer_alone(source: Path, tmp_path: 
     assert done.resumed_at > 0
     ids = expected(source)
     assert done.tokens == sum(map(len, ids))
-    assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "a.idx")] == ids
+    assert [sample["tokens"].tolist() for sample in batchplant.open(tmp_path / "a.idx")] == ids
 
 
 def test_what_is_no_text_is_named_or_skipped(tmp_path: Path) -> None:
@@ -380,12 +380,12 @@ def test_what_is_no_text_is_named_or_skipped(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match=r"sample 1, field 'text': no text"):
         batchplant.convert(reader, tmp_path / "a.idx", tokenize={"text": letters})
     done = batchplant.convert(reader, tmp_path / "a.idx", tokenize={"text": letters}, on_error="skip")
-    assert [one.sample for one in done.skipped] == [1]
-    assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "a.idx")] == [[97], [98]]
+    assert [item.sample for item in done.skipped] == [1]
+    assert [sample["tokens"].tolist() for sample in batchplant.open(tmp_path / "a.idx")] == [[97], [98]]
     optional = batchplant.open({"text": ["a", None, "b"]})
     assert optional.schema["text"] == Text(optional=True)
     batchplant.convert(optional, tmp_path / "b.idx", tokenize=letters)
-    assert [one["tokens"].tolist() for one in batchplant.open(tmp_path / "b.idx")] == [[97], [], [98]]
+    assert [sample["tokens"].tolist() for sample in batchplant.open(tmp_path / "b.idx")] == [[97], [], [98]]
 
 
 def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,11 +395,11 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         main(["convert", str(source), target, "--tokenize", str(FILE), "--append-eos", "--max-length", "9"])
         == 0
     )
-    said = capsys.readouterr().out
-    ids = [[*one[:8], END] for one in expected(source)]
-    assert f"200 samples, {sum(map(len, ids)):,} tokens" in said
-    assert "tokens/s" in said
-    assert [one["tokens"].tolist() for one in batchplant.open(target)] == ids
+    output = capsys.readouterr().out
+    ids = [[*value[:8], END] for value in expected(source)]
+    assert f"200 samples, {sum(map(len, ids)):,} tokens" in output
+    assert "tokens/s" in output
+    assert [sample["tokens"].tolist() for sample in batchplant.open(target)] == ids
     for wrong, why in (
         (["--field", "text"], "--field goes with --tokenize FILE"),
         (["--tokenize", str(FILE), "--eos", "2", "--append-eos"], "give one of them"),
@@ -416,7 +416,7 @@ def test_a_function_whose_shape_begins_with_none_fits_before_pad() -> None:
     texts = ["ab", "cde"]
 
     def listed(batch: list[str]) -> list[list[int]]:
-        return [letters(one) for one in batch]
+        return [letters(item) for item in batch]
 
     def joined(batch: list[str]) -> tuple[Any, Any]:
         return np.array(letters("".join(batch))), np.cumsum([0, *map(len, batch)])
@@ -473,7 +473,7 @@ def test_a_mask_has_steps_of_its_own_and_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"length": 4, "multiple_of": 2}, "leave length out"),
         ({"multiple_of": 8, "max_length": 12}, "divides max_length"),
@@ -481,8 +481,8 @@ def test_a_mask_has_steps_of_its_own_and_a_name_of_its_own() -> None:
         ({"truncate": "middle"}, "truncate is left or right"),
     ],
 )
-def test_padding_that_makes_no_sense(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_padding_that_makes_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         Pad(**options)
 
 

@@ -71,16 +71,16 @@ def pid_in(path):
 @pytest.fixture
 def load():
     """Loaders of ``{"x": values}`` through steps, closed in the end."""
-    made = []
+    result = []
 
     def loader(values, *steps, size=8, **options):
         source = values if isinstance(values, str | bp.Reader) else bp.open({"x": values})
-        made.append(bp.Loader(source, size, pipelines={"x": list(steps)}, **options))
-        return made[-1]
+        result.append(bp.Loader(source, size, pipelines={"x": list(steps)}, **options))
+        return result[-1]
 
     yield loader
-    for one in made:
-        one.close()
+    for item in result:
+        item.close()
 
 
 def values_of(loader):
@@ -96,7 +96,7 @@ def test_every_sample_in_order(load, parallel):
     for _ in range(2):
         batches = list(loader)
         assert all(batch["x"].tolist() == (2 * batch["ids"]).tolist() for batch in batches)
-        assert sorted(one for batch in batches for one in batch["ids"].tolist()) == list(range(50))
+        assert sorted(number for batch in batches for number in batch["ids"].tolist()) == list(range(50))
         assert batches[0]["x"].dtype == np.int64
 
 
@@ -130,9 +130,9 @@ def test_images(tmp_path, load):
     for function, options in ((drawn, {}), (mean, {"dtype": "float32", "shape": (3,)})):
         wanted = images(function, None, **options)
         for parallel in WAYS[1:]:
-            found = images(function, parallel, **options)
-            assert all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
-            assert found[0].dtype == wanted[0].dtype
+            result = images(function, parallel, **options)
+            assert all(np.array_equal(*pair) for pair in zip(result, wanted, strict=True))
+            assert result[0].dtype == wanted[0].dtype
     assert wanted[0].shape == (8, 3)
 
 
@@ -140,8 +140,8 @@ def test_images(tmp_path, load):
 def test_texts_and_values_of_varying_length(load, parallel):
     texts = [chr(97 + n % 26) * (n % 4) for n in range(20)]
     how = {"each": True, "parallel": parallel}
-    found = [one for batch in load(texts, Function(upper, **how)) for one in batch["x"]]
-    assert found == [one.upper() for one in texts]
+    actual = [item for batch in load(texts, Function(upper, **how)) for item in batch["x"]]
+    assert actual == [text.upper() for text in texts]
 
     ragged = Function(letters, dtype="uint8", shape=(None,), **how)
     cells = [values[a:b].tobytes().decode()
@@ -168,14 +168,14 @@ def test_no_samples(load, parallel):
     """All that a batch has may be left out."""
     step = Function(mean, each=True, parallel=parallel, dtype="float32", shape=(3,)).for_loader()
     draws = ops.Draws(0, 0, np.empty(0, np.int64), "x")
-    found = step.run(np.empty((0, 4, 4, 3), np.uint8), np.empty(0, np.int64), draws)
-    assert found.shape == (0, 3)
-    assert found.dtype == np.float32
+    done = step.run(np.empty((0, 4, 4, 3), np.uint8), np.empty(0, np.int64), draws)
+    assert done.shape == (0, 3)
+    assert done.dtype == np.float32
     ragged = Function(letters, each=True, parallel=parallel, dtype="uint8", shape=(None,)).for_loader()
     values, offsets = ragged.run([], np.empty(0, np.int64), draws)
     assert (values.shape, offsets.tolist()) == ((0,), [0])
-    for one in (step, ragged):
-        one.close()
+    for item in (step, ragged):
+        item.close()
 
 
 @pytest.mark.parametrize("parallel", WAYS[1:])
@@ -186,27 +186,27 @@ def test_resume_at_every_batch(load, parallel):
     loader = load(np.arange(40.0), Function(plus, each=True, parallel=parallel), **options)
     for done in range(len(wanted)):
         loader.load_state_dict({**plain.state_dict(), "epoch": 0, "position": 0})
-        found = []
-        while len(found) < done:
+        actual = []
+        while len(actual) < done:
             for batch in loader:
-                found.append(checksum([batch]))
-                if len(found) == done:
+                actual.append(checksum([batch]))
+                if len(actual) == done:
                     break
         loader.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
-        while len(found) < len(wanted):
-            found += [checksum([batch]) for batch in loader]
-        assert found == wanted
+        while len(actual) < len(wanted):
+            actual += [checksum([batch]) for batch in loader]
+        assert actual == wanted
 
 
 @pytest.mark.parametrize("parallel", WAYS)
 def test_workers_are_other_processes_and_stay(load, parallel):
     loader = load(np.arange(64), Function(worker_of, each=True, parallel=parallel, workers=parallel and 2))
-    found = [set(values_of(loader).tolist()) for _ in range(3)]
+    actual = [set(values_of(loader).tolist()) for _ in range(3)]
     if parallel == "processes":
-        assert os.getpid() not in set().union(*found)
-        assert len(set().union(*found)) <= 2
+        assert os.getpid() not in set().union(*actual)
+        assert len(set().union(*actual)) <= 2
     else:
-        assert found == 3 * [{os.getpid()}]
+        assert actual == 3 * [{os.getpid()}]
 
 
 def test_several_samples_at_a_time_in_threads(load):
@@ -251,9 +251,9 @@ def test_an_error_has_the_sample_and_the_path(load, tmp_path, parallel):
         with bp.create(parts[-1], {"x": bp.Int()}) as out:
             for n in range(10):
                 out.append({"x": 10 * part + n})
-    with pytest.raises(ZeroDivisionError) as found:
+    with pytest.raises(ZeroDivisionError) as result:
         list(load(bp.open(parts), Function(divides, each=True, parallel=parallel)))
-    notes = "\n".join(found.value.__notes__)
+    notes = "\n".join(result.value.__notes__)
     assert "sample 13" in notes
     assert "field 'x'" in notes
     assert parts[1] in notes
@@ -265,16 +265,16 @@ def test_an_error_has_the_sample_and_the_path(load, tmp_path, parallel):
 
 @pytest.mark.parametrize("parallel", WAYS)
 def test_an_error_in_a_batch(load, parallel):
-    with pytest.raises(TypeError) as found:
+    with pytest.raises(TypeError) as result:
         list(load(np.arange(20), Function(len, parallel=parallel), Function(len, parallel=parallel)))
-    assert found.value.__notes__[-1].endswith("samples 0, 1, 2, 3, 4, 5, 6, 7")
+    assert result.value.__notes__[-1].endswith("samples 0, 1, 2, 3, 4, 5, 6, 7")
 
 
 def test_an_error_that_cannot_be_unpickled(load):
-    with pytest.raises(bp.WorkerError, match="OddError: oddly") as found:
+    with pytest.raises(bp.WorkerError, match="OddError: oddly") as result:
         list(load(np.arange(20), Function(odd, each=True, parallel="processes")))
-    assert (found.value.sample, found.value.field) == (0, "x")
-    assert "raise OddError(1, 2)" in found.value.__notes__[0]
+    assert (result.value.sample, result.value.field) == (0, "x")
+    assert "raise OddError(1, 2)" in result.value.__notes__[0]
 
 
 @pytest.mark.parametrize("parallel", WAYS)
@@ -282,21 +282,21 @@ def test_what_is_wrong_with_data_can_be_skipped(load, parallel):
     step = Function(refuses, each=True, parallel=parallel)
     loader = load(np.arange(20), step, on_error="skip")
     assert values_of(loader).tolist() == [n for n in range(20) if n not in (3, 13)]
-    assert [(one.sample, one.field, one.message) for one in loader.skipped] == [
+    assert [(item.sample, item.field, item.message) for item in loader.skipped] == [
         (3, "x", "no good"),
         (13, "x", "no good"),
     ]
-    with pytest.raises(bp.DecodeError) as found:
+    with pytest.raises(bp.DecodeError) as result:
         list(load(np.arange(20), step))
-    assert (found.value.sample, found.value.field) == (3, "x")
+    assert (result.value.sample, result.value.field) == (3, "x")
 
 
 @pytest.mark.parametrize("parallel", WAYS)
 def test_shapes_that_do_not_fit_together(load, parallel):
-    with pytest.raises(bp.OptionError, match=r"gave the shape \(2,\) for it and \(3,\)") as found:
+    with pytest.raises(bp.OptionError, match=r"gave the shape \(2,\) for it and \(3,\)") as result:
         list(load(np.arange(20), Function(uneven, each=True, parallel=parallel)))
     # In a part of its own it is the first.
-    assert 12 <= found.value.sample <= 15
+    assert 12 <= result.value.sample <= 15
 
 
 def test_the_exception_is_let_go(load):
@@ -308,7 +308,7 @@ def test_the_exception_is_let_go(load):
             with pytest.raises(ZeroDivisionError):
                 list(loader)
         # isinstance would ask objects of torch that warn.
-        assert not [one for one in gc.get_objects() if type(one) is ZeroDivisionError]
+        assert not [item for item in gc.get_objects() if type(item) is ZeroDivisionError]
     finally:
         gc.enable()
 
@@ -320,14 +320,14 @@ def test_the_exception_is_let_go(load):
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(load, each):
     if each:
         loader = load(np.arange(20), Function(dies, each=True, parallel="processes"))
-        with pytest.raises(bp.WorkerError, match="signal 9") as found:
+        with pytest.raises(bp.WorkerError, match="signal 9") as result:
             list(loader)
-        assert any("it was given samples" in note and "13" in note for note in found.value.__notes__)
+        assert any("it was given samples" in note and "13" in note for note in result.value.__notes__)
     else:
         loader = load(np.arange(20), Function(leaves, parallel="processes"))
-        with pytest.raises(bp.WorkerError, match="exit code 3") as found:
+        with pytest.raises(bp.WorkerError, match="exit code 3") as result:
             list(loader)
-    assert found.value.field == "x"
+    assert result.value.field == "x"
 
 
 def test_the_next_epoch_has_another_worker(load, tmp_path):
@@ -366,7 +366,7 @@ def test_a_loader_that_is_let_go_ends_its_workers():
     loader = bp.Loader(
         {"x": np.arange(8)}, 4, pipelines={"x": [Function(worker_of, each=True, parallel="processes")]}
     )
-    pids = {int(one) for batch in loader for one in batch["x"]}
+    pids = {int(item) for batch in loader for item in batch["x"]}
     assert all(map(is_there, pids))
     del loader
     gc.collect()
@@ -481,15 +481,15 @@ def test_functions_of_a_session():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"parallel": "fork"}, "parallel is threads, processes or None, not 'fork'"),
         ({"parallel": "threads", "workers": 0}, "workers is a number from 1 on"),
         ({"workers": 2}, "goes with parallel"),
     ],
 )
-def test_options_that_make_no_sense(options, said):
-    with pytest.raises(bp.OptionError, match=said):
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(bp.OptionError, match=message):
         Function(double, **options)
 
 

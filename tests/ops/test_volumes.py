@@ -67,9 +67,9 @@ def test_a_volume_comes_out_the_same_in_any_batch_and_on_a_device(name, dtype, s
 @pytest.mark.parametrize("name", [name for name in OPS if name != "middle"])
 def test_draws_are_anew_by_sample_and_epoch(name):
     batch = np.repeat(volumes(1, "float32", 8, 8, 8), 40, axis=0)
-    found = run(OPS[name], batch)
-    assert len(np.unique(found.reshape(40, -1), axis=0)) > 1
-    assert not np.array_equal(found, run(OPS[name], batch, epoch=1))
+    done = run(OPS[name], batch)
+    assert len(np.unique(done.reshape(40, -1), axis=0)) > 1
+    assert not np.array_equal(done, run(OPS[name], batch, epoch=1))
 
 
 def test_what_they_do():
@@ -78,24 +78,24 @@ def test_what_they_do():
     assert np.array_equal(middle, batch[:, 2:4, 1:5])
     turned = run(ops.RandomRotate90((1, 2), p=1.0), batch)
     kinds = [
-        next(k for k in (0, 1, 2, 3) if np.array_equal(np.rot90(one, k, (1, 2)), other))
-        for one, other in zip(batch, turned, strict=True)
+        next(k for k in (0, 1, 2, 3) if np.array_equal(np.rot90(item, k, (1, 2)), other))
+        for item, other in zip(batch, turned, strict=True)
     ]
     assert set(kinds) == {1, 2, 3}
     flipped = run(ops.RandomFlip3d((0, 2), p=0.5), batch)
     ways = [
-        next(way for way in ((), (0,), (2,), (0, 2)) if np.array_equal(np.flip(one, way), other))
-        for one, other in zip(batch, flipped, strict=True)
+        next(way for way in ((), (0,), (2,), (0, 2)) if np.array_equal(np.flip(item, way), other))
+        for item, other in zip(batch, flipped, strict=True)
     ]
     assert len(set(ways)) == 4
     drawn = draws(range(60))
     drawn.chance(1.0)
     gamma, factor, offset = drawn.uniform(0.5, 2), drawn.uniform(0.9, 1.1), drawn.uniform(-5, 5)
-    found = run(ops.RandomIntensity(0.1, 5.0, (0.5, 2)), batch)
-    for row, one in enumerate(batch.astype(np.float64)):
-        width = one.max() - one.min()
-        want = ((one - one.min()) / width) ** gamma[row] * width + one.min()
-        assert np.abs(found[row] - (want * factor[row] + offset[row])).max() < 1e-3
+    done = run(ops.RandomIntensity(0.1, 5.0, (0.5, 2)), batch)
+    for row, item in enumerate(batch.astype(np.float64)):
+        width = item.max() - item.min()
+        want = ((item - item.min()) / width) ** gamma[row] * width + item.min()
+        assert np.abs(done[row] - (want * factor[row] + offset[row])).max() < 1e-3
     still = np.full((2, 3, 3, 3), 7.0, dtype=np.float32)
     assert np.array_equal(run(ops.RandomIntensity(0, 0, (0.5, 2)), still), still)
     noisy = run(ops.RandomIntensity(0, 0, noise=3.0), np.zeros((200, 6, 6, 6), np.float32))
@@ -145,7 +145,7 @@ def test_labels_go_along(tmp_path):
 def test_volumes_of_differing_sizes_are_cropped_to_one(rest):
     rng = np.random.default_rng(5)
     shapes = [
-        tuple(int(rng.integers(8, 14)) if one is None else one for one in (None, *rest)) for _ in range(6)
+        tuple(int(rng.integers(8, 14)) if item is None else item for item in (None, *rest)) for _ in range(6)
     ]
     scans = [rng.integers(0, 60000, shape).astype(np.uint16) for shape in shapes]
     kind = bp.Tensor("uint16", (None, *rest))

@@ -44,7 +44,7 @@ def test_counts_are_those_of_the_positions_before(weights: list[int], start: int
 
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=5).filter(
-        lambda one: any(weight for _, weight in one)
+        lambda item: any(weight for _, weight in item)
     ),
     st.integers(0, 2**63),
 )
@@ -113,7 +113,7 @@ def test_a_source_may_have_an_order_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (([1, 1], [0, 0]), "not all 0"),
         (([1, 1], [1, -1]), "none below 0"),
@@ -122,8 +122,8 @@ def test_a_source_may_have_an_order_of_its_own() -> None:
         (([1, 0], [1, 1]), "source 1 has a weight, but no samples"),
     ],
 )
-def test_what_makes_no_sense_is_said(arguments: tuple[list[int], list[float]], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_what_makes_no_sense_is_said(arguments: tuple[list[int], list[float]], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         blend(*arguments)
 
 

@@ -38,8 +38,8 @@ def test_keys_are_hashes(seed: int, keys: list[int], numbers: list[int]) -> None
     expected = functools.reduce(lambda key, part: splitmix(key + part + golden), (seed, 3, 1), 0)
     assert keyed.key_of(seed, 3, 1).tolist() == [expected]
     one, many = np.array(keys[:1], np.uint64), np.array(keys, np.uint64)
-    found = keyed.derive(one, np.array(numbers, np.int64))
-    assert found.tolist() == [splitmix(keys[0] + (number + 1) * golden) for number in numbers]
+    result = keyed.derive(one, np.array(numbers, np.int64))
+    assert result.tolist() == [splitmix(keys[0] + (number + 1) * golden) for number in numbers]
     assert keyed.derive(many, np.array([7])).tolist() == [splitmix(key + 8 * golden) for key in keys]
     if len(keys) != len(numbers) != 1 and len(keys) > 1:
         with pytest.raises(ValueError, match="entries"):
@@ -137,10 +137,10 @@ def test_an_order_does_not_follow_the_array_it_was_made_from():
 @given(st.integers(1, 2**48), seeds, st.data())
 def test_random_of_any_size_has_no_collisions(n, seed, data):
     start = data.draw(st.integers(0, n - 1))
-    found = orders.random(n, seed=seed, epoch=0)[start : start + 500]
-    assert len(np.unique(found)) == len(found) == min(500, n - start)
-    assert found.min() >= 0
-    assert found.max() < n
+    result = orders.random(n, seed=seed, epoch=0)[start : start + 500]
+    assert len(np.unique(result)) == len(result) == min(500, n - start)
+    assert result.min() >= 0
+    assert result.max() < n
 
 
 def test_random_needs_no_memory():
@@ -149,12 +149,12 @@ def test_random_needs_no_memory():
     order.take(positions)
     tracemalloc.start()
     order = orders.random(10**12, seed=1, epoch=1)
-    found = order.take(positions)
+    result = order.take(positions)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 500_000
-    assert len(np.unique(found)) == 1000
-    assert found.max() > 9 * 10**11
+    assert len(np.unique(result)) == 1000
+    assert result.max() > 9 * 10**11
 
 
 # -- quasi_random -------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def test_a_block_index_serves_every_epoch_and_needs_no_rows_where_blocks_are_in_
 
 @given(st.integers(0, 500), st.integers(1, 600), seeds)
 def test_windowed_keeps_samples_near_their_place(n, window, seed):
-    found = orders.windowed(n, seed=seed, epoch=0, window=window)[:]
-    assert np.abs(found - np.arange(n)).max(initial=0) <= window
+    result = orders.windowed(n, seed=seed, epoch=0, window=window)[:]
+    assert np.abs(result - np.arange(n)).max(initial=0) <= window
 
 
 @given(sizes, st.integers(1, 5), st.integers(1, 9), seeds)
@@ -240,7 +240,7 @@ def test_ranks_on_lanes_of_their_own_share_no_block():
     blocks = np.arange(n) // 64
     order = make("quasi_random", n, **E0, blocks=blocks, window=2, lanes=world_size, lane_size=batch)
     read = [
-        {int(one) for number in range(len(part)) for one in blocks[part.batch(number)]}
+        {int(block) for number in range(len(part)) for block in blocks[part.batch(number)]}
         for part in (
             shard(order, rank=rank, world_size=world_size, batch_size=batch) for rank in range(world_size)
         )
@@ -248,7 +248,9 @@ def test_ranks_on_lanes_of_their_own_share_no_block():
     assert sum(map(len, read)) == len(set().union(*read)) == 64
     # Half as many ranks have two lanes each, and share none either.
     half = [shard(order, rank=rank, world_size=2, batch_size=2 * batch) for rank in range(2)]
-    read = [{int(one) for number in range(len(part)) for one in blocks[part.batch(number)]} for part in half]
+    read = [
+        {int(block) for number in range(len(part)) for block in blocks[part.batch(number)]} for part in half
+    ]
     assert not read[0] & read[1]
 
 
@@ -256,9 +258,9 @@ def test_windowed_has_no_borders():
     n, window, trials = 200, 20, 300
     crossed = np.zeros(n - 1, int)
     for epoch in range(trials):
-        found = orders.windowed(n, seed=5, epoch=epoch, window=window)[:]
+        result = orders.windowed(n, seed=5, epoch=epoch, window=window)[:]
         # A border between k-1 and k that nothing crosses: the first k positions hold the first k samples.
-        crossed += np.maximum.accumulate(found)[:-1] != np.arange(n - 1)
+        crossed += np.maximum.accumulate(result)[:-1] != np.arange(n - 1)
     assert crossed[window:-window].min() > 0.95 * trials
     moved = [orders.windowed(n, seed=s, epoch=0, window=window)[:] - np.arange(n) for s in range(50)]
     assert np.std(moved) > window / 4
@@ -281,8 +283,8 @@ def test_weighted_draws_in_proportion():
 def test_weighted_without_replacement():
     weights = np.array([1.0, 0.0, 3.0])
     rounds = [orders.weighted(weights, seed=s, epoch=0, replace=False)[:].tolist() for s in range(4000)]
-    assert all(sorted(one) == [0, 2] for one in rounds)
-    assert sum(one[0] == 2 for one in rounds) == pytest.approx(3000, abs=120)
+    assert all(sorted(item) == [0, 2] for item in rounds)
+    assert sum(item[0] == 2 for item in rounds) == pytest.approx(3000, abs=120)
     few = orders.weighted([1e-320, 1e300, 5e-324], replace=False, count=1, **E0)
     assert few[:].tolist() == [1]
 
@@ -291,8 +293,8 @@ def test_weighted_without_replacement():
     "weights", [[5e-324] * 3, [1e308] * 3, [0.0, 1e-310], np.arange(1, 4), [True, False]]
 )
 def test_extreme_weights_stay_in_range(weights):
-    found = orders.weighted(weights, count=20_000, **E0)[:]
-    assert set(found.tolist()) == set(np.flatnonzero(weights).tolist())
+    result = orders.weighted(weights, count=20_000, **E0)[:]
+    assert set(result.tolist()) == set(np.flatnonzero(weights).tolist())
 
 
 @given(st.lists(st.integers(-2, 4), max_size=60), st.integers(0, 150), st.integers(0, 20))
@@ -300,14 +302,14 @@ def test_class_balanced_is_exact(labels, count, seed):
     known = np.array(labels, np.int64)
     classes = len(set(labels))
     order = orders.class_balanced(known, seed=seed, epoch=1, count=count if labels else None)
-    found = order[:]
-    shares = Counter(known[found].tolist())
+    result = order[:]
+    shares = Counter(known[result].tolist())
     assert sum(shares.values()) == len(order) == (count if labels else 0)
     for start in range(0, len(order) - classes + 1, max(classes, 1)):
-        assert len(set(known[found[start : start + classes]].tolist())) == classes
-    for one in set(labels):
-        mine = found[known[found] == one].tolist()
-        size = labels.count(one)
+        assert len(set(known[result[start : start + classes]].tolist())) == classes
+    for label in set(labels):
+        mine = result[known[result] == label].tolist()
+        size = labels.count(label)
         assert all(len(set(mine[k : k + size])) == len(mine[k : k + size]) for k in range(0, len(mine), size))
 
 
@@ -348,9 +350,9 @@ def test_many_gives_what_random_gives():
 def test_every_permutation_is_equally_likely(n, epochs):
     trials = 12_000
     codes = many(n, trials, epochs=epochs) @ n ** np.arange(n)
-    found, counts = np.unique(codes, return_counts=True)
-    assert len(found) == math.factorial(n)
-    assert chi_square(counts, trials / len(found)) < 4
+    result, counts = np.unique(codes, return_counts=True)
+    assert len(result) == math.factorial(n)
+    assert chi_square(counts, trials / len(result)) < 4
 
 
 @pytest.mark.parametrize("epochs", [False, True])
@@ -394,8 +396,8 @@ def test_long_random_has_no_trend():
 
 
 def test_seed_and_epoch_are_not_interchangeable():
-    found = {tuple(orders.random(50, seed=s, epoch=e)[:].tolist()) for s in range(20) for e in range(20)}
-    assert len(found) == 400
+    result = {tuple(orders.random(50, seed=s, epoch=e)[:].tolist()) for s in range(20) for e in range(20)}
+    assert len(result) == 400
 
 
 # -- ranks --------------------------------------------------------------------------------------------------
@@ -473,9 +475,9 @@ def test_padding_repeats_only_where_a_rank_would_have_nothing(n, world_size, bat
     assert len(joined(padded)) == n + plain[0].idle
     assert set(joined(padded)) == set(range(n))
     assert padded[0].idle == 0
-    for one, other in zip(plain, padded, strict=True):
-        for number in range(len(one)):
-            assert len(other.batch(number)) == max(len(one.batch(number)), 1)
+    for item, other in zip(plain, padded, strict=True):
+        for number in range(len(item)):
+            assert len(other.batch(number)) == max(len(item.batch(number)), 1)
 
 
 def test_a_short_last_step_shares_with_the_one_before():
@@ -518,9 +520,9 @@ def test_make_resolves_names_arrays_functions_and_orders():
         (make(lambda n, rng: [n - 1, 0], 50, **when), orders.from_array([49, 0])),
         (make(orders.random(50, **when), 50, seed=0, epoch=0), orders.random(50, **when)),
     ]
-    for made, wanted in pairs:
-        assert made[:].tolist() == wanted[:].tolist()
-        assert made.samples == 50
+    for pair, wanted in pairs:
+        assert pair[:].tolist() == wanted[:].tolist()
+        assert pair.samples == 50
 
 
 def test_a_function_gets_its_own_generator_each_epoch():
@@ -671,8 +673,8 @@ def test_blocks_by_their_sizes() -> None:
     """The same order as from a number for every sample, with memory for the blocks alone."""
     sizes = [3, 1, 2, 5]
     long, short = orders.BlockIndex(np.repeat(np.arange(4), sizes)), orders.BlockIndex.of_sizes(sizes)
-    found = [orders.quasi_random(11, seed=1, epoch=2, blocks=one, window=2)[:] for one in (long, short)]
-    assert found[0].tolist() == found[1].tolist()
+    result = [orders.quasi_random(11, seed=1, epoch=2, blocks=item, window=2)[:] for item in (long, short)]
+    assert result[0].tolist() == result[1].tolist()
     with pytest.raises(OptionError, match="at least 1"):
         orders.BlockIndex.of_sizes([3, 0])
 
@@ -708,17 +710,17 @@ def large(n: int, seed: int, epoch: int, each: int, lanes: int, size: int) -> di
 def test_one_position_alone_is_that_of_many(n, seed, epoch, lanes, size, data):
     each = data.draw(st.integers(-(-n // 1000), max(n, 1)))
     places = st.lists(st.integers(0, n - 1), min_size=1, max_size=10)
-    at = [near % n for one in data.draw(places) for near in (one, one + 1, one - 1)]
+    at = [near % n for item in data.draw(places) for near in (item, item + 1, item - 1)]
     world_size = data.draw(st.integers(1, 10**4))
     rank = data.draw(st.integers(0, world_size - 1))
     for name, order in large(n, seed, epoch, each, lanes, size).items():
         many = order.take(at).tolist()
-        assert [order[one] for one in at] == many, name
-        assert all(type(order[one]) is int for one in at[:1])
+        assert [order[item] for item in at] == many, name
+        assert all(type(order[item]) is int for item in at[:1])
         ours = shard(order, rank=rank, world_size=world_size, batch_size=size)
         step = data.draw(st.integers(0, ours.steps - 1))
         if len(ours.positions(step)) <= 300:
-            assert [order[one] for one in ours.positions(step)] == ours.batch(step).tolist(), name
+            assert [order[position] for position in ours.positions(step)] == ours.batch(step).tolist(), name
 
 
 def test_the_native_arithmetic_refuses_what_would_lead_out_of_its_arrays() -> None:
@@ -751,9 +753,9 @@ def test_the_native_arithmetic_refuses_what_would_lead_out_of_its_arrays() -> No
 
 @given(st.integers(1, 10**10), st.integers(0, 2**32), st.data())
 def test_a_random_order_tells_where_a_sample_stands(n, seed, data):
-    made = orders.random(n, seed=seed, epoch=1)
+    result = orders.random(n, seed=seed, epoch=1)
     at = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), dtype=np.int64)
-    assert made.find(made.take(at)).tolist() == at.tolist()
+    assert result.find(result.take(at)).tolist() == at.tolist()
     assert orders.sequential(n).find(at).tolist() == at.tolist()
 
 

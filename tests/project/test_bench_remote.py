@@ -42,8 +42,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> Any:
     (root / "bucket" / "x.bin").write_bytes(data)
     for number in range(300):
         (root / "bucket" / "many" / f"{number:04d}").write_bytes(b"")
-    with _servers.serving(root) as found:
-        yield found
+    with _servers.serving(root) as result:
+        yield result
 
 
 def ask(
@@ -60,13 +60,13 @@ def ask(
 
 def test_ranges_are_answered_as_s3_does(servers: _servers.Servers, data: bytes) -> None:
     servers.begin(0)
-    status, headers, found = ask(servers, "/bucket/x.bin", Range=f"bytes=1000-{SIZE - 2}")
+    status, headers, actual = ask(servers, "/bucket/x.bin", Range=f"bytes=1000-{SIZE - 2}")
     assert (status, headers["Content-Range"]) == (206, f"bytes 1000-{SIZE - 2}/{SIZE}")
-    assert found == data[1000:-1]
-    status, _, found = ask(servers, "/bucket/x.bin")
-    assert (status, found) == (200, data)
-    status, headers, found = ask(servers, "/bucket/x.bin", "HEAD")
-    assert (status, headers["Content-Length"], found) == (200, str(SIZE), b"")
+    assert actual == data[1000:-1]
+    status, _, actual = ask(servers, "/bucket/x.bin")
+    assert (status, actual) == (200, data)
+    status, headers, actual = ask(servers, "/bucket/x.bin", "HEAD")
+    assert (status, headers["Content-Length"], actual) == (200, str(SIZE), b"")
     assert ask(servers, "/bucket/nothing")[0] == 404
     counted = servers.counted(0)
     assert counted["requests"] == 4
@@ -76,10 +76,10 @@ def test_ranges_are_answered_as_s3_does(servers: _servers.Servers, data: bytes) 
 
 
 def test_answers_without_a_length(servers: _servers.Servers) -> None:
-    status, headers, found = ask(servers, "/bucket?list-type=2&prefix=many/")
+    status, headers, result = ask(servers, "/bucket?list-type=2&prefix=many/")
     assert status == 200
     assert headers.get("Transfer-Encoding") == "chunked"
-    assert found.count(b"<Key>") == 300
+    assert result.count(b"<Key>") == 300
 
 
 def test_many_at_once_and_late(servers: _servers.Servers, data: bytes) -> None:
@@ -98,7 +98,7 @@ def test_many_at_once_and_late(servers: _servers.Servers, data: bytes) -> None:
 
 
 def case(speeds: dict[str, float], late: float = 0) -> dict[str, Any]:
-    each = {name: {"median": one, "best": 2 * one} for name, one in speeds.items()}
+    each = {name: {"median": speed, "best": 2 * speed} for name, speed in speeds.items()}
     return {
         "first epoch, images/s": each,
         "second epoch, images/s": each,
@@ -114,19 +114,19 @@ def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
     far = case({"batchplant .tar": 600, "litdata": 200}, late=0.1)
     item = {".tar": {"requests": 1.0, "ms": 5, "open": 2}}
     rows = _remote_targets.targets({"cases": {"0": near, "30": far}, "ds[i]": {"0": item}, "MB": 100})
-    found = {row["what"]: (row["met"], round(row["median"], 2)) for row in rows}
+    result = {row["what"]: (row["met"], round(row["median"], 2)) for row in rows}
     first = "0 ms, first epoch: batchplant .tar :"
-    assert found[f"{first} local"] == (False, 0.75)
-    assert found[f"{first} local on the cores that the server left"] == (True, 0.94)
-    assert found[f"{first} litdata"] == (False, 0.94)
-    assert found["30 ms, second epoch: batchplant .tar : litdata"] == (True, 3)
-    assert found["first epoch: batchplant .tar, 30 ms : 0 ms"] == (False, 0.8)
-    assert found["round trips to the first batch: batchplant .tar"] == (False, 3.33)
-    assert found["0 ms, peak MB: batchplant .tar"][0] == (150 + DEFAULT_FETCH_BYTES / 1e6 >= 800)
-    assert found["0 ms: requests of ds[i], .tar"] == (True, 1)
-    assert f"{first} obstore alone" not in found
-    said = capsys.readouterr().out
-    assert said.count("MISSED") == sum(not row["met"] for row in rows)
+    assert result[f"{first} local"] == (False, 0.75)
+    assert result[f"{first} local on the cores that the server left"] == (True, 0.94)
+    assert result[f"{first} litdata"] == (False, 0.94)
+    assert result["30 ms, second epoch: batchplant .tar : litdata"] == (True, 3)
+    assert result["first epoch: batchplant .tar, 30 ms : 0 ms"] == (False, 0.8)
+    assert result["round trips to the first batch: batchplant .tar"] == (False, 3.33)
+    assert result["0 ms, peak MB: batchplant .tar"][0] == (150 + DEFAULT_FETCH_BYTES / 1e6 >= 800)
+    assert result["0 ms: requests of ds[i], .tar"] == (True, 1)
+    assert f"{first} obstore alone" not in result
+    output = capsys.readouterr().out
+    assert output.count("MISSED") == sum(not row["met"] for row in rows)
 
 
 def test_a_server_that_is_slower_than_the_loader_is_the_measure() -> None:
@@ -145,11 +145,11 @@ def test_it_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(HERE / "remote.py"), "--quick", "--peers", "--out", str(tmp_path)]
     with processes.start(command, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
         assert process.wait(processes.PATIENCE) == 0
-    found = json.loads((tmp_path / "remote.json").read_text())
-    assert found["images"] == 256
-    assert set(found["cases"]) == {"0", "30"}
-    for one in found["cases"].values():
+    answer = json.loads((tmp_path / "remote.json").read_text())
+    assert answer["images"] == 256
+    assert set(answer["cases"]) == {"0", "30"}
+    for value in answer["cases"].values():
         cached = "batchplant .tar quasi_random, cache"
-        assert one["first epoch, requests"][cached] > 2
-        assert one["second epoch, requests"][cached] == 0
-    assert found["targets"]
+        assert value["first epoch, requests"][cached] > 2
+        assert value["second epoch, requests"][cached] == 0
+    assert answer["targets"]

@@ -63,7 +63,7 @@ SKIPPED = {
 
 
 def blocks(page: Path, kind: str) -> Iterator[str]:
-    return (text for one, _, text in pages.blocks(page) if one == kind)
+    return (text for block, _, text in pages.blocks(page) if block == kind)
 
 
 def quotes(page: Path) -> Iterator[tuple[str, str]]:
@@ -143,9 +143,9 @@ def test_measured_tables_are_those_of_the_results(monkeypatch: pytest.MonkeyPatc
     """A new run of the script is followed by _how_report.py, and nobody edits its tables by hand."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     report = pages.load_script(ROOT / "benchmarks" / "_how_report.py")
-    found = json.loads((ROOT / "benchmarks" / "results" / "how-loading-works.json").read_text())
+    answer = json.loads((ROOT / "benchmarks" / "results" / "how-loading-works.json").read_text())
     text = report.PAGE.read_text("utf-8")
-    assert report.page(found, text) == text
+    assert report.page(answer, text) == text
     for name in report.DRAWN:
         assert f"figures/{name}.svg" in text
 
@@ -164,13 +164,13 @@ def test_examples_run(page: Path, workplace: Path) -> None:
 
 def test_what_is_not_run_is_known() -> None:
     """A block that cannot run here is listed: else the pages that are run could dwindle unseen."""
-    found: dict[str, int] = {}
+    actual: dict[str, int] = {}
     for page in PAGES:
         for kind, rest, _ in pages.blocks(page):
             if kind in ("python", "console") and rest.startswith("skip:"):
                 assert rest.removeprefix("skip:").strip(), f"{page}: say why"
-                found[str(page.relative_to(ROOT))] = found.get(str(page.relative_to(ROOT)), 0) + 1
-    assert found == SKIPPED
+                actual[str(page.relative_to(ROOT))] = actual.get(str(page.relative_to(ROOT)), 0) + 1
+    assert actual == SKIPPED
 
 
 def test_every_page_with_code_is_run() -> None:
@@ -228,9 +228,9 @@ def test_the_reader_of_the_exercise_has_60_lines() -> None:
 
 
 def test_quoted_code_is_ours() -> None:
-    found = list(quotes(ADD))
-    assert found
-    for path, code in found:
+    result = list(quotes(ADD))
+    assert result
+    for path, code in result:
         assert code in (ROOT / path).read_text("utf-8"), f"{path} no longer has:\n{code}"
 
 

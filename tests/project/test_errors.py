@@ -8,7 +8,7 @@ import pytest
 from batchplant import errors
 from batchplant.errors import BatchplantError, DamagedError, Problem
 
-ALL = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, BatchplantError)]
+ALL = [var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, BatchplantError)]
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_problems_speak_as_errors_do():
 
 def test_the_tree_in_the_docstring_is_the_tree():
     assert sorted(re.findall(r"── (\w+)", errors.__doc__)) == sorted(
-        one.__name__ for one in ALL if one is not BatchplantError
+        item.__name__ for item in ALL if item is not BatchplantError
     )

@@ -44,7 +44,7 @@ def test_every_format_has_a_seed(name: str, formats: ModuleType, tmp_path: Path)
             assert not list(dataset.verify())
     except bp.MissingLibraryError as error:
         pytest.skip(str(error))
-    file = path if path.is_file() else next(one for one in sorted(path.rglob("*")) if one.is_file())
+    file = path if path.is_file() else next(item for item in sorted(path.rglob("*")) if item.is_file())
     whole = file.read_bytes()
     file.write_bytes(formats.mutate(whole, random.Random(0), file.name))
     formats.check(name, path)
@@ -52,11 +52,11 @@ def test_every_format_has_a_seed(name: str, formats: ModuleType, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["csv.gz", "json.zst", "zarr.zip", "beton.many", "golden-n5"])
 def test_variants_and_files_of_others(name: str, formats: ModuleType, tmp_path: Path) -> None:
-    found = formats.cases.make(name, tmp_path)
-    assert found
-    assert all(one.files() for one in found)
-    for one in found[:2]:
-        formats.check(one.format, one.path)
+    result = formats.cases.make(name, tmp_path)
+    assert result
+    assert all(item.files() for item in result)
+    for item in result[:2]:
+        formats.check(item.format, item.path)
 
 
 def test_damage_is_the_same_every_time(formats: ModuleType, tmp_path: Path) -> None:

@@ -51,13 +51,13 @@ def parameters(function: Callable[..., Any]) -> set[str]:
 
 def options() -> set[str]:
     """Options of all formats and stores, which ``open`` and ``create`` pass on."""
-    found = {field.name for field in dataclasses.fields(StorageOptions)} | parameters(bp.ImageOptions)
+    result = {field.name for field in dataclasses.fields(StorageOptions)} | parameters(bp.ImageOptions)
     # Of create, for files of limited size.
-    found |= {"shard_samples", "shard_size"}
+    result |= {"shard_samples", "shard_size"}
     for each in registry.own_formats().values():
-        for made in filter(None, (each.reader, each.writer)):
-            found |= parameters(made.__init__)
-    return found
+        for item in filter(None, (each.reader, each.writer)):
+            result |= parameters(item.__init__)
+    return result
 
 
 OPTIONS = options()
@@ -158,8 +158,8 @@ def test_what_a_table_names_exists(place: str, code: str) -> None:
 
 
 def test_tables_are_found() -> None:
-    found = {place.partition(":")[0] for place, _ in CODE}
-    assert len(found) >= 8
+    result = {place.partition(":")[0] for place, _ in CODE}
+    assert len(result) >= 8
     assert len(CODE) > 150
 
 

@@ -28,7 +28,7 @@ MIRRORS = ("batchplant.ffcv", "batchplant.ffrecord", "batchplant.tfrecord")
 def public_modules():
     text = (ROOT / "docs" / "design.md").read_text("utf-8")
     return [
-        one for block in re.findall(r"```text public\n(.*?)```", text, re.DOTALL) for one in block.split()
+        part for block in re.findall(r"```text public\n(.*?)```", text, re.DOTALL) for part in block.split()
     ]
 
 
@@ -75,9 +75,9 @@ def imported_by(code):
 
 
 def test_importing_it_imports_no_more_than_names_need():
-    found = imported_by("import batchplant; dir(batchplant)")
-    assert {name for name in found if name.split(".")[0] == "batchplant"} == AT_ONCE
-    assert found & {*HEAVY, "numpy"} == set()
+    result = imported_by("import batchplant; dir(batchplant)")
+    assert {name for name in result if name.split(".")[0] == "batchplant"} == AT_ONCE
+    assert result & {*HEAVY, "numpy"} == set()
     assert imported_by("from batchplant import *") & HEAVY == set()
     reading = imported_by("from batchplant import open, Schema")
     assert {name for name in reading if name.startswith(("batchplant.loading", "batchplant.ops"))} == set()
@@ -91,10 +91,10 @@ with contextlib.suppress(SystemExit):
     main(["--help"])
 print(json.dumps(list(sys.modules)))
 """
-    found = json.loads(run(code).splitlines()[-1])
-    ours = {name for name in found if name.split(".")[0] == "batchplant"}
+    answer = json.loads(run(code).splitlines()[-1])
+    ours = {name for name in answer if name.split(".")[0] == "batchplant"}
     assert ours == {*AT_ONCE, "batchplant.errors", "batchplant.cli", "batchplant.cli.parser"}
-    assert {*found} & {*HEAVY, "numpy"} == set()
+    assert {*answer} & {*HEAVY, "numpy"} == set()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -199,17 +199,17 @@ def test_types_are_shipped():
 
 
 @pytest.mark.parametrize(
-    ("module", "names"), list(held_names()), ids=lambda one: one if isinstance(one, str) else ""
+    ("module", "names"), list(held_names()), ids=lambda item: item if isinstance(item, str) else ""
 )
 def test_no_public_name_is_lost(module, names):
-    found = load(module)
-    assert [name for name in names if not hasattr(found, name)] == []
+    loaded = load(module)
+    assert [name for name in names if not hasattr(loaded, name)] == []
 
 
 @pytest.mark.parametrize("module", public_modules())
 def test_public_modules_say_what_is_public(module):
-    found = load(module)
-    assert [name for name in found.__all__ if not hasattr(found, name)] == []
+    loaded = load(module)
+    assert [name for name in loaded.__all__ if not hasattr(loaded, name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -232,9 +232,9 @@ def imported(text):
     """(module, name) of every import from batchplant in a piece of code; name is None for a whole module."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from ((one.name, None) for one in node.names if one.name.split(".")[0] == "batchplant")
+            yield from ((name.name, None) for name in node.names if name.name.split(".")[0] == "batchplant")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "batchplant":
-            yield from ((node.module, one.name) for one in node.names)
+            yield from ((node.module, name.name) for name in node.names)
 
 
 @pytest.mark.parametrize(
@@ -243,20 +243,22 @@ def imported(text):
 def test_options_of_functions_are_keyword_only(name):
     most = {"convert": 2, "create": 2, "split": 2}
     parameters = inspect.signature(getattr(batchplant, name)).parameters.values()
-    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    positional = [
+        parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
     assert len(positional) <= most.get(name, 1), positional
 
 
 @pytest.mark.parametrize("options", [batchplant.ImageOptions, batchplant.WriteOptions])
 def test_options_are_given_by_name(options):
-    assert {one.kind for one in inspect.signature(options).parameters.values()} == {
+    assert {parameter.kind for parameter in inspect.signature(options).parameters.values()} == {
         inspect.Parameter.KEYWORD_ONLY
     }
 
 
-@pytest.mark.parametrize("one", registry.own_formats().values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", registry.own_formats().values(), ids=lambda item: item.name)
 def test_options_of_formats_are_keyword_only(one):
-    for made, taken in ((one.reader, ["self", "path"]), (one.writer, ["self", "path", "schema", "options"])):
-        if made is not None:
-            parameters = inspect.signature(made.__init__).parameters.values()
+    for item, taken in ((one.reader, ["self", "path"]), (one.writer, ["self", "path", "schema", "options"])):
+        if item is not None:
+            parameters = inspect.signature(item.__init__).parameters.values()
             assert [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY] == taken

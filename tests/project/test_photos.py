@@ -89,8 +89,8 @@ def test_label_can_be_told_from_colour() -> None:
         return np.asarray(((image - image.mean(axis=1, keepdims=True)) * vivid[:, None] ** 2).mean(axis=0))
 
     def directions(indices: range, label: int) -> npt.NDArray[Any]:
-        found = np.array([colour(index, label) for index in indices])
-        return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+        result = np.array([colour(index, label) for index in indices])
+        return np.asarray(result / np.linalg.norm(result, axis=1, keepdims=True))
 
     centres = np.array([directions(range(20), label).mean(axis=0) for label in range(8)])
     right = [np.mean(np.argmax(directions(range(20, 40), k) @ centres.T, axis=1) == k) for k in range(8)]

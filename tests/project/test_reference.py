@@ -24,26 +24,26 @@ NAMES = Path(__file__).parent / "public_names.txt"
 
 def entries() -> dict[str, str]:
     """Text of the entries of all pages, by name."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for page in FOLDER.glob("*.md"):
         for part in re.split(r"^#{3} `", page.read_text("utf-8"), flags=re.MULTILINE)[1:]:
             name, _, text = part.partition("`")
-            found[name] = found.get(name, "") + text
-    return found
+            result[name] = result.get(name, "") + text
+    return result
 
 
 def test_every_public_name_has_an_entry() -> None:
-    found, mirrors = entries(), (FOLDER / "mirrors.md").read_text("utf-8")
+    result, mirrors = entries(), (FOLDER / "mirrors.md").read_text("utf-8")
     ops = (FOLDER / "ops.md").read_text("utf-8")
     missing = []
     for line in NAMES.read_text("utf-8").splitlines():
         module, _, names = line.partition(": ")
         for name in names.split() if not line.startswith("#") else ():
-            shown = name in found or (module in mirrors and f"`{name}`" in mirrors)
+            shown = name in result or (module in mirrors and f"`{name}`" in mirrors)
             # PyTorch may be missing where pages are made; the page of ops reads that module as text.
             shown = shown or (module == "batchplant.interop.torch" and f"`{name}" in ops)
             missing += [] if shown else [f"{module}.{name}"]
-    missing += [name for name in bp.__all__ if name not in found]
+    missing += [name for name in bp.__all__ if name not in result]
     assert missing == []
 
 

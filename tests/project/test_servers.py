@@ -38,8 +38,8 @@ DATA = bytes(range(256)) * 40
 @pytest.fixture
 def client(web: Web) -> Iterator[http.client.HTTPConnection]:
     web.put("a.bin", DATA)
-    with contextlib.closing(http.client.HTTPConnection(*address(web.endpoint), timeout=PATIENCE)) as made:
-        yield made
+    with contextlib.closing(http.client.HTTPConnection(*address(web.endpoint), timeout=PATIENCE)) as result:
+        yield result
 
 
 def ask(
@@ -123,13 +123,13 @@ def test_requests_are_remembered_and_a_connection_is_kept(
     ask(client, path="/?list-type=2&prefix=a")
     assert client.sock is kept
     proxy = web.proxy
-    proxy.wait_for(lambda: all(one.done for one in proxy.requests))
-    assert [(one.kind, one.range, one.status) for one in proxy.requests] == [
+    proxy.wait_for(lambda: all(request.done for request in proxy.requests))
+    assert [(request.kind, request.range, request.status) for request in proxy.requests] == [
         ("HEAD", None, 200),
         ("GET", (10, 30), 206),
         ("LIST", None, 200),
     ]
-    assert [one.sent for one in proxy.requests[:2]] == [0, 20]
+    assert [request.sent for request in proxy.requests[:2]] == [0, 20]
     assert (proxy.count(), proxy.count("GET"), proxy.count("GET", "b.bin")) == (3, 1, 0)
     assert proxy.bytes_sent >= 20
     assert proxy.most_in_flight == 1
@@ -248,7 +248,7 @@ def test_requests_in_flight_are_counted(web: Web, client: http.client.HTTPConnec
     threads = []
     for _ in range(3):
         one = http.client.HTTPConnection(*address(web.endpoint), timeout=PATIENCE)
-        threads.append(threading.Thread(target=lambda one=one: (ask(one), one.close())))
+        threads.append(threading.Thread(target=lambda item=one: (ask(item), item.close())))
         threads[-1].start()
     web.proxy.wait_for(lambda: web.proxy.most_in_flight == 3)
     web.proxy.release()
@@ -305,7 +305,7 @@ def test_files_are_objects_at_once(bucket: Bucket) -> None:
         assert bytes(s3.get("deep/a.bin").bytes()) == data
     bucket.put("deep/b.bin", b"four")
     assert s3.head("deep/b.bin")["size"] == 4
-    assert [one["path"] for page in s3.list() for one in page] == ["deep/a.bin", "deep/b.bin"]
+    assert [row["path"] for page in s3.list() for row in page] == ["deep/a.bin", "deep/b.bin"]
     os.unlink(os.path.join(bucket.root, "deep", "a.bin"))
     with pytest.raises(FileNotFoundError):
         s3.head("deep/a.bin")
@@ -321,9 +321,11 @@ def test_uploads_through_the_proxy_are_files(bucket: Bucket, proxy: Proxy) -> No
             assert file.read() == data
         assert bytes(s3.get(f"a/{name}").bytes()) == data
     assert sorted(os.listdir(os.path.join(bucket.root, "a"))) == ["one.bin", "parts.bin"]
-    assert sorted(one["path"] for page in s3.list() for one in page) == ["a/one.bin", "a/parts.bin"]
+    assert sorted(row["path"] for page in s3.list() for row in page) == ["a/one.bin", "a/parts.bin"]
     assert (proxy.count("PUT"), proxy.count("POST"), proxy.count("LIST")) == (1 + 2, 2, 1)
-    assert sum(one.received for one in proxy.requests if one.kind == "PUT") == len(DATA) + len(parts)
+    assert sum(request.received for request in proxy.requests if request.kind == "PUT") == len(DATA) + len(
+        parts
+    )
 
 
 def test_mended_server_answers_ranges_as_s3_does(bucket: Bucket, proxy: Proxy) -> None:

@@ -111,9 +111,9 @@ def plug_in(tmp_path_factory):
 @pytest.fixture(scope="module")
 def findings(plug_in):
     """Test → what it said, "" where it passed: of the suite, and of one for each way of misbehaving."""
-    made = "import jsonlist, pytest\nfrom batchplant.testing import FormatSuite\n"
+    result = "import jsonlist, pytest\nfrom batchplant.testing import FormatSuite\n"
     for broken in BROKEN:
-        made += f"""
+        result += f"""
 class Test_{broken}(FormatSuite):
     format, suffix, in_place = "jsonlist", ".jsonlist", False
 
@@ -121,7 +121,7 @@ class Test_{broken}(FormatSuite):
     def misbehave(self, monkeypatch):
         monkeypatch.setattr(jsonlist, "BROKEN", "{broken}")
 """
-    (plug_in / "test_broken.py").write_text(made)
+    (plug_in / "test_broken.py").write_text(result)
     tried = {broken: test for broken, (test, _) in BROKEN.items() if EXHAUSTIVE or broken != "sniff"}
     chosen = " or ".join(f"(Test_{broken} and {test})" for broken, test in tried.items())
     # To write files of all formats, and to start one more process, takes longer than all the rest.
@@ -138,31 +138,35 @@ class Test_{broken}(FormatSuite):
     assert done.returncode == 1, done.stdout
     return {
         f"{case.get('classname')}::{case.get('name')}": "".join(
-            text for kind in ("failure", "error") for one in case.iter(kind) for text in one.itertext()
+            text for kind in ("failure", "error") for item in case.iter(kind) for text in item.itertext()
         )
         for case in ElementTree.parse(report).iter("testcase")
     }
 
 
 def test_a_plug_in_passes_in_five_lines(findings):
-    said = {name: text for name, text in findings.items() if name.startswith("test_jsonlist.TestJsonList::")}
-    assert len(said) > 25
-    assert not any(said.values()), said
+    output = {
+        name: text for name, text in findings.items() if name.startswith("test_jsonlist.TestJsonList::")
+    }
+    assert len(output) > 25
+    assert not any(output.values()), output
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        *(one for one in BROKEN if one not in ("sniff", "memory")),
+        *(item for item in BROKEN if item not in ("sniff", "memory")),
         pytest.param("memory", marks=pytest.mark.linux),
         *exhaustive("sniff"),
     ],
 )
 def test_the_suite_finds_what_is_wrong(broken, findings):
     test, reason = BROKEN[broken]
-    said = [text for name, text in findings.items() if name.startswith(f"test_broken.Test_{broken}::{test}")]
-    assert said
-    assert any(reason in text for text in said)
+    output = [
+        text for name, text in findings.items() if name.startswith(f"test_broken.Test_{broken}::{test}")
+    ]
+    assert output
+    assert any(reason in text for text in output)
 
 
 def test_the_guide_and_the_docstring_explain_every_attribute():

@@ -21,10 +21,10 @@ def check(ragged, expected):
     assert ragged.offsets[0] == 0
     assert ragged.offsets[-1] == len(ragged.data)
     data, starts, sizes = column_runs(ragged)
-    found = [
+    actual = [
         None if size < 0 else data[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)
     ]
-    assert found == expected
+    assert actual == expected
 
 
 @given(CELLS)
@@ -161,12 +161,12 @@ def test_a_schema_of_images_needs_ragged_columns():
 
 def test_masked_numbers_stay_masked():
     cells = Ragged.from_cells([b"\1\0", None, b"\2\0", b"\3\0"])
-    found = Masked(cells, np.dtype("int16"))
-    parts = concat_columns([found.take(slice(0, 2)), found.take(np.array([3, 1]))])
+    masked = Masked(cells, np.dtype("int16"))
+    parts = concat_columns([masked.take(slice(0, 2)), masked.take(np.array([3, 1]))])
     assert isinstance(parts, Masked)
     assert parts.values.tolist() == [1, 0, 3, 0]
     assert parts.mask.tolist() == [True, False, True, False]
-    assert np.asarray(found, dtype="float32").tolist() == [1, 0, 2, 3]
+    assert np.asarray(masked, dtype="float32").tolist() == [1, 0, 2, 3]
     assert as_list(parts) == [b"\1\0", None, b"\3\0", None]
     assert Masked(cells.take(slice(2, 4)), np.dtype("int16")).mask.tolist() == [True, True]
     with pytest.raises(DecodeError, match="2 bytes are no int32"):

@@ -67,10 +67,10 @@ def test_a_time_is_a_count_of_units(field, value, count):
     column = encoded(field, value)
     assert column.dtype == np.int64
     assert column.tolist() == [count]
-    found = decode_cell(field, column, 0)
-    assert equal(value, found)
+    result = decode_cell(field, column, 0)
+    assert equal(value, result)
     if isinstance(value, datetime.datetime):
-        assert found.utcoffset() == value.utcoffset()
+        assert result.utcoffset() == value.utcoffset()
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_values_that_do_not_fit(field, value, reason):
 
 def test_nat_is_a_missing_time():
     pandas = pytest.importorskip("pandas")
-    found = encoded(Time("ns", optional=True), np.datetime64("NaT"), None, pandas.NaT, 5)
-    assert found.valid.tolist() == [False, False, False, True]
+    result = encoded(Time("ns", optional=True), np.datetime64("NaT"), None, pandas.NaT, 5)
+    assert result.valid.tolist() == [False, False, False, True]
     stamp = pandas.Timestamp("2024-01-01T00:00:00.000000001")
     assert encoded(Time("ns"), stamp).tolist() == [stamp.value]
     assert encoded(Duration("ns"), pandas.Timedelta(7, "ns")).tolist() == [7]
@@ -189,16 +189,16 @@ VALUE = {
 
 
 def test_nested_values_come_back_exactly():
-    found = through(
+    result = through(
         List(DEEP), [VALUE, {**VALUE, "b": None, "f": math.nan, "x": [], "t": np.ones((0, 2), "i2")}]
     )
-    assert list(found[0]) == list(VALUE)
+    assert list(result[0]) == list(VALUE)
     expected = {**VALUE, "when": np.datetime64("2024-01-01T00:00:00.123456789"), "f": float(np.float32(0.1))}
     for name, value in expected.items():
-        assert equal(value, found[0][name]), name
-    assert found[1]["b"] is None
-    assert math.isnan(found[1]["f"])
-    assert found[1]["t"].shape == (0, 2)
+        assert equal(value, result[0][name]), name
+    assert result[1]["b"] is None
+    assert math.isnan(result[1]["f"])
+    assert result[1]["t"].shape == (0, 2)
 
 
 def test_images_in_a_list():
@@ -253,7 +253,7 @@ def test_times_as_text(field):
         *([] if getattr(field, "clock", False) else [-1, field.counts[1], field.counts[-1]]),
     ]
     texts = times.texts_of(field, np.array(counts))
-    assert [field.parse(one.decode()) for one in texts] == counts
+    assert [field.parse(item.decode()) for item in texts] == counts
     assert times.counts_of(field, texts).tolist() == counts
     # Not what NumPy would write itself: one by one.
     spaced = np.char.replace(texts, b"T", b" ") if isinstance(field, Time) else texts

@@ -206,7 +206,7 @@ def test_many_classes_are_not_all_listed():
 
 
 @pytest.mark.parametrize(
-    "found",
+    "expected",
     [
         None,
         [],
@@ -229,9 +229,9 @@ def test_many_classes_are_not_all_listed():
         {"kind": "struct", "fields": [{"name": "a", "kind": "nonsense"}]},
     ],
 )
-def test_what_is_no_field_is_refused(found):
+def test_what_is_no_field_is_refused(expected):
     with pytest.raises(SchemaError, match="not a field description"):
-        field_from_json(found)
+        field_from_json(expected)
 
 
 # --- Schema -------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_schemas_that_cannot_be(fields, reason):
 
 
 @pytest.mark.parametrize(
-    "found",
+    "expected",
     [
         None,
         {},
@@ -304,17 +304,17 @@ def test_schemas_that_cannot_be(fields, reason):
         [{"name": "", "kind": "int"}],
     ],
 )
-def test_what_is_no_schema_is_refused(found):
+def test_what_is_no_schema_is_refused(expected):
     with pytest.raises(SchemaError):
-        Schema.from_json(found)
+        Schema.from_json(expected)
 
 
 def test_a_field_nested_too_deep_is_refused():
-    found = {"kind": "int"}
+    result = {"kind": "int"}
     for _ in range(1000):
-        found = {"kind": "list", "of": found}
+        result = {"kind": "list", "of": result}
     with pytest.raises(SchemaError, match="not a field description"):
-        field_from_json(found)
+        field_from_json(result)
 
 
 # --- ISO 8601 -----------------------------------------------------------------------------------------

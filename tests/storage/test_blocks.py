@@ -62,8 +62,8 @@ def test_a_pool_grows_to_a_dataset_as_far_as_the_machine_has_memory(monkeypatch)
 
 
 def runs(*spans: tuple[int, int]) -> tuple[Any, Any]:
-    found = np.array(spans, dtype=np.int64)
-    return found[:, 0], found[:, 1] - found[:, 0]
+    result = np.array(spans, dtype=np.int64)
+    return result[:, 0], result[:, 1] - result[:, 0]
 
 
 def test_the_blocks_that_runs_lie_in() -> None:
@@ -83,9 +83,9 @@ def test_the_blocks_that_runs_lie_in() -> None:
         ((450, 650), [(400, 700)]),
         ((999, 1000), [(900, 1000)]),
     ):
-        found = pool.covering(object, *runs(span))
-        assert found is not None
-        assert (found[0], found[1].tolist()) == (ranges, [0])
+        result = pool.covering(object, *runs(span))
+        assert result is not None
+        assert (result[0], result[1].tolist()) == (ranges, [0])
     for missing in (
         (99, 101),
         (0, 50),
@@ -98,12 +98,12 @@ def test_the_blocks_that_runs_lie_in() -> None:
     ):
         assert pool.covering(object, *runs(missing)) is None
         assert pool.covering(object, *runs((100, 101), missing)) is None
-    found = pool.covering(
+    result = pool.covering(
         object, *runs((950, 951), (590, 610), (120, 130), (210, 220), (120, 120 + 1), (410, 420))
     )
-    assert found is not None
-    assert found[0] == [(100, 200), (200, 300), (400, 500), (500, 700), (900, 1000)]
-    assert found[1].tolist() == [4, 3, 0, 1, 0, 2]
+    assert result is not None
+    assert result[0] == [(100, 200), (200, 300), (400, 500), (500, 700), (900, 1000)]
+    assert result[1].tolist() == [4, 3, 0, 1, 0, 2]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -120,13 +120,13 @@ def test_covering_agrees_with_looking_at_each(seed: int) -> None:
     for _ in range(200):
         starts = rng.integers(0, 190, rng.integers(1, 4))
         sizes = rng.integers(1, 10, len(starts))
-        found = pool.covering(object, starts, sizes)
+        result = pool.covering(object, starts, sizes)
         expected = all(
             pool.has(object, a, a + n) for a, n in zip(starts.tolist(), sizes.tolist(), strict=True)
         )
-        assert (found is not None) == expected
-        if found is not None:
-            ranges, where = found
+        assert (result is not None) == expected
+        if result is not None:
+            ranges, where = result
             assert ranges == sorted(ranges)
             for start, size, number in zip(starts.tolist(), sizes.tolist(), where.tolist(), strict=True):
                 assert ranges[number][0] <= start < start + size <= ranges[number][1]

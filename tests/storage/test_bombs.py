@@ -358,7 +358,7 @@ def test_beginnings_that_values_of_parquet_repeat(version, compression, tmp_path
         assert error.field == "a"
     # What is bounded only by counting is read.
     rows = [f"{n:06}" if n % 3 else None for n in range(5000)]
-    lists = [[one, one] if n % 7 else [] for n, one in enumerate(rows)]
+    lists = [[row, row] if n % 7 else [] for n, row in enumerate(rows)]
     with bp.open(parquet(tmp_path / "b.parquet", {"a": rows, "l": lists}, **how)) as reader:
         assert [row["a"] for row in reader] == rows
         assert [row["l"] for row in reader] == lists
@@ -507,6 +507,6 @@ def test_no_memory_is_taken(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)),
         capture_output=True, text=True,
     )  # fmt: skip
-    *said, peak = done.stdout.split("\n")[:-1]
-    assert [line.split()[0] for line in said] == ["refused"] * len(paths), (said, done.stderr[-500:])
+    *output, peak = done.stdout.split("\n")[:-1]
+    assert [line.split()[0] for line in output] == ["refused"] * len(paths), (output, done.stderr[-500:])
     assert int(peak) < 700

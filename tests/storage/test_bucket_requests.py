@@ -36,7 +36,9 @@ def traffic(proxy):
 
 
 def stored(folder):
-    return sum(os.path.getsize(os.path.join(top, one)) for top, _, names in os.walk(folder) for one in names)
+    return sum(
+        os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(folder) for name in names
+    )
 
 
 # -- MDS and LitData ---------------------------------------------------------------------------------------
@@ -240,6 +242,6 @@ def test_padding_behind_the_last_row_of_a_chunk_is_not_fetched(order, place, ope
     assert stored(path) > 1.6 * 600 * 64 * 64 * 3
     with opens(url) as data:
         assert sum(len(batch["label"]) for batch in bp.Loader(data, 32, order=order)) == 600
-    asked = [one.range for one in proxy.requests if "/value/c/1/" in one.path]
+    asked = [request.range for request in proxy.requests if "/value/c/1/" in request.path]
     assert asked
     assert all(end <= 100 * 64 * 64 * 3 for _, end in asked)

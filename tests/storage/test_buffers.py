@@ -75,10 +75,10 @@ def test_many_threads_never_get_the_same():
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
     assert wrong == []
 
 

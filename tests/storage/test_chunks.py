@@ -16,13 +16,13 @@ from processes import PATIENCE, in_fork
 
 def test_a_value_is_made_once():
     cache = ChunkCache(100)
-    made = []
+    result = []
 
     def get(key):
-        return cache.get(key, lambda: made.append(key) or f"value {key}", len)
+        return cache.get(key, lambda: result.append(key) or f"value {key}", len)
 
     assert [get(1), get(2), get(1)] == ["value 1", "value 2", "value 1"]
-    assert made == [1, 2]
+    assert result == [1, 2]
     assert (cache.hits, cache.misses, cache.bytes, len(cache)) == (1, 2, 14, 2)
 
 
@@ -52,11 +52,11 @@ def test_a_value_that_is_larger_than_the_cache_is_not_kept():
 
 def test_many_threads_that_ask_for_one_key_make_it_once():
     cache = ChunkCache(1000)
-    made = []
+    result = []
     everybody = threading.Barrier(8)
 
     def make():
-        made.append(threading.get_ident())
+        result.append(threading.get_ident())
         time.sleep(0.05)
         return b"value"
 
@@ -66,7 +66,7 @@ def test_many_threads_that_ask_for_one_key_make_it_once():
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [b"value"] * 8
-    assert len(made) == 1
+    assert len(result) == 1
 
 
 def test_other_keys_need_not_wait():
@@ -126,9 +126,9 @@ def test_an_exception_goes_to_all_who_wait():
             time.sleep(0.001)
         time.sleep(0.02)
         go_on.set()
-        for one in (first, second):
+        for item in (first, second):
             with pytest.raises(bp.DamagedError, match="bad chunk"):
-                one.result(PATIENCE)
+                item.result(PATIENCE)
 
 
 def test_what_is_made_while_the_cache_is_cleared_is_not_kept():
@@ -205,17 +205,17 @@ def test_what_was_announced_can_be_forgotten():
 def test_several_values_are_made_at_once():
     cache = ChunkCache(100)
     cache.get("b", lambda: "B", len)
-    made = []
+    written = []
 
     def make(places):
-        made.append(places)
+        written.append(places)
         return [DamagedError("bad") if place == 2 else "x" for place in places]
 
-    found = cache.get_all(["a", "b", "c", "d"], make, len)
-    assert found[:2] + found[3:] == ["x", "B", "x"]
-    assert isinstance(found[2], DamagedError)
-    assert made == [[0, 2, 3]]
+    result = cache.get_all(["a", "b", "c", "d"], make, len)
+    assert result[:2] + result[3:] == ["x", "B", "x"]
+    assert isinstance(result[2], DamagedError)
+    assert written == [[0, 2, 3]]
     with pytest.raises(DamagedError, match="bad"):
         cache.get("c", lambda: "C", len)
     assert cache.get_all(["a", "d"], make, len) == ["x", "x"]
-    assert made == [[0, 2, 3]]
+    assert written == [[0, 2, 3]]

@@ -54,9 +54,9 @@ class Faults:
 
 def tree(folder: Path) -> dict[str, str]:
     return {
-        str(one.relative_to(folder)): one.read_text()
-        for one in sorted(folder.rglob("*"))
-        if one.is_file() and not any(part.startswith(".") for part in one.relative_to(folder).parts)
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     }
 
 
@@ -113,14 +113,14 @@ def test_every_call_fails_in_turn(tmp_path, monkeypatch, make, kind, exchange):
                 raised = error
         ended = faults.count <= number
         recover(root)
-        found = tree(root)
+        actual = tree(root)
         new = tree(complete(tmp_path / f"complete-{number}", make))
-        assert found in (old, new), (number, found)
-        assert found == new or raised is not None
+        assert actual in (old, new), (number, actual)
+        assert actual == new or raised is not None
         assert not (root / commit.NOTE_NAME).exists()
-        assert found["bystander"] == "not yours"
+        assert actual["bystander"] == "not yours"
         number += 1
-    assert found == new
+    assert actual == new
     assert raised is None
     assert number > 3
 
@@ -166,15 +166,15 @@ def test_a_change_reaches_no_other_folder(tmp_path, name):
     files(root)
     (tmp_path / "t").write_text("mine")
     inode = os.lstat(root / ".t.partial").st_ino
-    made = os.lstat(root / ".t.partial" / "t").st_ino
+    result = os.lstat(root / ".t.partial" / "t").st_ino
     sound = {"hidden": ".t.partial", "inode": inode, "folder": os.lstat(root).st_ino, "moves": [],
              "removes": [], "patches": [], "old": {}}  # fmt: skip
     for wrong in (
-        {"moves": [["t", name, made]]},
+        {"moves": [["t", name, result]]},
         {"removes": [name]},
         {"inode": None},
         {"folder": inode},
-        {"moves": [[f"../{name}", "t", made]]},
+        {"moves": [[f"../{name}", "t", result]]},
     ):
         plan = {**sound, **wrong}
         (root / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
@@ -295,10 +295,10 @@ def test_somebody_elses_hidden_folder_is_refused(tmp_path, monkeypatch):
     real = os.lstat
 
     def lstat(path, **named):
-        found = list(real(path, **named))
+        result = list(real(path, **named))
         if str(path) == str(hidden):
-            found[4] = 12345
-        return os.stat_result(found)
+            result[4] = 12345
+        return os.stat_result(result)
 
     monkeypatch.setattr(os, "lstat", lstat)
     with pytest.raises(bp.ExistsError, match="no folder of yours"):

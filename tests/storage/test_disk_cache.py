@@ -49,7 +49,7 @@ def bytes_of(name: object, start: int, size: int) -> np.ndarray:
 
 
 def blocks_in(folder: Path) -> dict[str, Path]:
-    return {one.name: one for one in folder.glob("??/[!.]*")}
+    return {path.name: path for path in folder.glob("??/[!.]*")}
 
 
 def drafts_in(folder: Path) -> list[Path]:
@@ -67,15 +67,15 @@ def locked(folder: Path) -> Iterator[None]:
 def taken(folder: Path) -> int:
     """What du would say, in a moment when nobody adds or removes anything."""
     with locked(folder):
-        found = [os.lstat(folder)]
+        result = [os.lstat(folder)]
         for place, folders, files in os.walk(folder):
             for name in [*folders, *files]:
                 # A damaged block goes without the lock.
                 with contextlib.suppress(FileNotFoundError):
-                    found.append(os.lstat(os.path.join(place, name)))
+                    result.append(os.lstat(os.path.join(place, name)))
     # Those who wait for the lock shall get it.
     time.sleep(0.005)
-    return sum(one.st_blocks * 512 for one in found)
+    return sum(item.st_blocks * 512 for item in result)
 
 
 def check_total(folder: Path) -> None:
@@ -85,8 +85,8 @@ def check_total(folder: Path) -> None:
         cache.folder, cache._unit = str(folder), cache_folder.MIN_FILE_BYTES
         counted = cache.count()[0]
         data = (folder / cache_folder.FILE_NAME).read_bytes()
-    said = cache_folder.RECORD.unpack(data[: cache_folder.RECORD.size])[1]
-    assert said >= counted
+    output = cache_folder.RECORD.unpack(data[: cache_folder.RECORD.size])[1]
+    assert output >= counted
 
 
 # --- one process ------------------------------------------------------------------------------------
@@ -99,17 +99,17 @@ def test_what_was_put_comes_back(tmp_path: Path, size: int) -> None:
     assert cache.get(KEY, 7, size) is None
     cache.put(KEY, 7, data)
     for reader in (cache, DiskCache(tmp_path / "cache", 1 << 20)):
-        found = reader.get(KEY, 7, size)
-        assert found is not None
-        assert found.dtype == np.uint8
-        assert np.array_equal(found, data)
-        assert not found.flags.writeable
+        result = reader.get(KEY, 7, size)
+        assert result is not None
+        assert result.dtype == np.uint8
+        assert np.array_equal(result, data)
+        assert not result.flags.writeable
     assert cache.get(KEY, 8, size) is None
     assert cache.get(KEY, 7, size + 1) is None
     assert cache.get(key_of("b"), 7, size) is None
     assert (cache.hits, cache.misses, cache.added, cache.failed) == (1, 4, 1, 0)
     assert stat.S_IMODE(os.stat(tmp_path / "cache").st_mode) == 0o700
-    assert {stat.S_IMODE(one.stat().st_mode) for one in blocks_in(tmp_path / "cache").values()} == {0o600}
+    assert {stat.S_IMODE(value.stat().st_mode) for value in blocks_in(tmp_path / "cache").values()} == {0o600}
 
 
 def test_strided_data_is_kept(tmp_path: Path) -> None:
@@ -225,15 +225,15 @@ class Clock(SimpleNamespace):
 
 @pytest.fixture
 def clock() -> Iterator[Clock]:
-    with clocked() as made:
-        yield made
+    with clocked() as result:
+        yield result
 
 
 @contextlib.contextmanager
 def clocked() -> Iterator[Clock]:
-    made = Clock()
-    with mock.patch.object(disk, "time", made), mock.patch.object(cache_folder, "time", made):
-        yield made
+    clock = Clock()
+    with mock.patch.object(disk, "time", clock), mock.patch.object(cache_folder, "time", clock):
+        yield clock
 
 
 def fill(cache: DiskCache, clock: Clock, count: int, size: int = 20_000, due: object = None) -> list[int]:
@@ -259,7 +259,7 @@ def test_least_recently_used_goes_first(tmp_path: Path, clock: Clock) -> None:
     left = kept(cache)
     assert {0, 3, 50} <= set(left)
     gone = set(range(10)) - set(left)
-    assert gone == set([one for one in range(10) if one not in (0, 3)][: len(gone)])
+    assert gone == set([number for number in range(10) if number not in (0, 3)][: len(gone)])
     assert gone
 
 
@@ -269,7 +269,7 @@ def test_what_is_needed_latest_goes_first(tmp_path: Path, clock: Clock) -> None:
     assert len(fill(cache, clock, 10, due=lambda number: begin + 1000 + (number * 7) % 10)) == 10
     cache.put(KEY, 50, bytes_of("a", 50, 100_000), begin + 999)
     by_need = sorted(range(10), key=lambda number: (number * 7) % 10)
-    left = [one for one in kept(cache) if one != 50]
+    left = [item for item in kept(cache) if item != 50]
     assert sorted(by_need[: len(left)]) == left
     assert len(left) < 10
 
@@ -371,10 +371,10 @@ def test_eviction_is_what_a_simple_model_says(
             size = sizes[number]
             when = None if due is None else clock.now + due + rng.random()
             if what == "get":
-                found = cache.get(KEY, number, size)
-                assert (found is not None) == (number in there)
-                if found is not None:
-                    assert np.array_equal(found, bytes_of("a", number, size))
+                result = cache.get(KEY, number, size)
+                assert (result is not None) == (number in there)
+                if result is not None:
+                    assert np.array_equal(result, bytes_of("a", number, size))
                     # A plan that is still to come stays.
                     if planned.get(number, 0) <= clock.now:
                         used[number] = clock.now
@@ -428,8 +428,8 @@ def test_never_over_the_limit_at_any_moment(tmp_path: Path) -> None:
             for _ in range(150):
                 number, size = rng.randrange(60), 1 + rng.randrange(60) * 1000
                 cache.put(key_of(number), number, bytes_of(number, number, size))
-                found = cache.get(key_of(number), number, size)
-                assert found is None or np.array_equal(found, bytes_of(number, number, size))
+                result = cache.get(key_of(number), number, size)
+                assert result is None or np.array_equal(result, bytes_of(number, number, size))
         except BaseException as error:
             wrong.append(error)
 
@@ -437,10 +437,10 @@ def test_never_over_the_limit_at_any_moment(tmp_path: Path) -> None:
         cache.wait = processes.PATIENCE
     watcher = threading.Thread(target=watch)
     workers = [threading.Thread(target=work, args=(cache, seed)) for seed, cache in enumerate(caches)]
-    for one in (watcher, *workers):
-        one.start()
-    for one in workers:
-        one.join()
+    for item in (watcher, *workers):
+        item.start()
+    for worker in workers:
+        worker.join()
     stop.set()
     watcher.join()
     assert not wrong
@@ -501,7 +501,7 @@ def test_a_disk_that_fills_up_takes_blocks_from_the_cache(tmp_path: Path) -> Non
     whole = os.statvfs(tmp_path)
 
     def in_files() -> int:
-        return sum(one.stat().st_blocks * 512 for one in tmp_path.rglob("*"))
+        return sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*"))
 
     before = in_files()
 
@@ -553,9 +553,9 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         DiskCache(tmp_path / "linked", 1000)
     assert (tmp_path / "file").read_bytes() == b"mine"
     for where, call, code in ((os, "makedirs", errno.EACCES), (fcntl, "flock", errno.ENOLCK)):
-        said = os.strerror(code)
-        failing = mock.patch.object(where, call, side_effect=OSError(code, said))
-        with failing, pytest.raises(AccessError, match=f"cannot be used: {said}"):
+        output = os.strerror(code)
+        failing = mock.patch.object(where, call, side_effect=OSError(code, output))
+        with failing, pytest.raises(AccessError, match=f"cannot be used: {output}"):
             DiskCache(tmp_path / "other", 1000)
 
 
@@ -587,7 +587,7 @@ def test_links_and_odd_names_in_the_folder_are_nobodys(tmp_path: Path) -> None:
         cache.put(name, 0, bytes_of(number, 0, 30_000))
     assert cache.space.evicted > 0
     assert cache.info().blocks == len(
-        [one for one in blocks_in(folder).values() if one.stat().st_size > 20_000]
+        [value for value in blocks_in(folder).values() if value.stat().st_size > 20_000]
     )
     cache.clear()
     assert before == {path: path.lstat().st_mtime_ns for path in outside.glob("??/*")}
@@ -620,14 +620,14 @@ def test_info_and_clear(tmp_path: Path) -> None:
         for number in range(3):
             cache.put(key_of(url), number * 1000, bytes_of(url, number, 1000))
     cache.put(key_of("unknown"), 0, bytes_of("unknown", 0, 10))
-    found = DiskCache(tmp_path, 1 << 20).info()
-    assert (found.folder, found.limit, found.blocks) == (str(tmp_path), 1 << 20, 13)
-    assert taken(tmp_path) <= found.bytes < 2 * taken(tmp_path)
-    assert [one.url for one in found.objects] == [*sorted(urls), None]
-    assert found.objects[1] == disk.CachedObject(KEY, URL, "tag-1", 123_456, 3000, 3)
+    result = DiskCache(tmp_path, 1 << 20).info()
+    assert (result.folder, result.limit, result.blocks) == (str(tmp_path), 1 << 20, 13)
+    assert taken(tmp_path) <= result.bytes < 2 * taken(tmp_path)
+    assert [item.url for item in result.objects] == [*sorted(urls), None]
+    assert result.objects[1] == disk.CachedObject(KEY, URL, "tag-1", 123_456, 3000, 3)
     held = cache.get(KEY, 0, 1000)
     assert cache.clear("s3://bucket/train/") > 0
-    assert [one.url for one in cache.info().objects] == [
+    assert [item.url for item in cache.info().objects] == [
         "https://host/data.bin",
         "s3://bucket/training.tar",
         None,
@@ -635,7 +635,7 @@ def test_info_and_clear(tmp_path: Path) -> None:
     for nothing in ("s3://bucket/nothing", "s3://bucket/train", "s3://bucket/train*.zip", []):
         assert cache.clear(nothing) == 0
     assert cache.clear(["s3://bucket/*.tar", "s3://other"]) > 0
-    assert [one.url for one in cache.info().objects] == [urls[3], None]
+    assert [item.url for item in cache.info().objects] == [urls[3], None]
     assert cache.clear("https://host/data.bin?token=1") > 0
     assert cache.clear() > 0
     assert cache.info().objects == ()
@@ -644,7 +644,7 @@ def test_info_and_clear(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("https://user:secret@host/a?X-Signature=secret", "https://host/a"),
         ("https://secret@host/a#x", "https://host/a#x"),
@@ -655,11 +655,11 @@ def test_info_and_clear(tmp_path: Path) -> None:
         ("s3://bucket/a@b/c", "s3://bucket/a@b/c"),
     ],
 )
-def test_secrets_of_a_url_are_not_noted(tmp_path: Path, url: str, said: str) -> None:
+def test_secrets_of_a_url_are_not_noted(tmp_path: Path, url: str, message: str) -> None:
     cache = DiskCache(tmp_path, 1 << 20)
     cache.describe(KEY, url, "tag", 10)
     cache.put(KEY, 0, bytes_of("a", 0, 10))
-    assert cache.info().objects[0].url == said
+    assert cache.info().objects[0].url == message
     assert not any(b"secret" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
@@ -690,12 +690,12 @@ def busy(folder: Path, seed: int, steps: int, done: np.ndarray, me: int) -> None
         for step in range(steps):
             name, size = rng.randrange(KEYS), rng.choice(SIZES)
             start = rng.randrange(5) * 100_000
-            found = cache.get(key_of(name), start, size)
-            if found is None:
+            result = cache.get(key_of(name), start, size)
+            if result is None:
                 due = time.time() + rng.randrange(100) if rng.random() < 0.5 else None
                 cache.put(key_of(name), start, bytes_of(name, start, size), due)
             else:
-                assert np.array_equal(found, bytes_of(name, start, size))
+                assert np.array_equal(result, bytes_of(name, start, size))
                 if rng.random() < 0.5:
                     cache.expect(key_of(name), [(start, size, time.time() + rng.randrange(100))])
             done[me] = step + 1
@@ -717,11 +717,11 @@ def check_all(folder: Path) -> None:
     """Every block is whole and right."""
     cache = DiskCache(folder, LIMIT)
     names = {key_of(name): name for name in range(KEYS)}
-    for one in blocks_in(folder):
-        key, start, size = one.split("-")
-        found = cache.get(key, int(start), int(size))
-        assert found is not None
-        assert np.array_equal(found, bytes_of(names[key], int(start), int(size)))
+    for item in blocks_in(folder):
+        key, start, size = item.split("-")
+        result = cache.get(key, int(start), int(size))
+        assert result is not None
+        assert np.array_equal(result, bytes_of(names[key], int(start), int(size)))
 
 
 def test_several_processes_at_once(tmp_path: Path) -> None:
@@ -904,7 +904,9 @@ def test_a_fork_goes_on_with_the_cache(tmp_path: Path) -> None:
     def work() -> bool:
         mine = open_cache(tmp_path, 1 << 20)
         mine.put(KEY, 1, bytes_of("a", 1, 1000))
-        return all(np.array_equal(mine.get(KEY, one, 1000), bytes_of("a", one, 1000)) for one in (0, 1))
+        return all(
+            np.array_equal(mine.get(KEY, number, 1000), bytes_of("a", number, 1000)) for number in (0, 1)
+        )
 
     # Also while another thread of the parent is counting: the fork's lock is its own.
     assert processes.in_fork(work)
@@ -960,9 +962,9 @@ def test_a_fork_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path) -> Non
         cache.put(KEY, 0, bytes_of("a", 0, 1000))
         assert cache.get(KEY, 0, 1000) is not None
     finally:
-        for one in (child, grandchild):
+        for item in (child, grandchild):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL) if one else None
+                os.kill(item, signal.SIGKILL) if item else None
         os.close(reading)
         os.close(writing)
 

@@ -56,18 +56,18 @@ def test_runs_arrive_where_they_belong(count, ring, file, fd):
     rng = np.random.default_rng(count)
     sizes = rng.integers(0, 3000, count)
     starts = rng.integers(0, SIZE - 3000, count)
-    failed, found = fetch(fd, starts, sizes, ring)
+    failed, actual = fetch(fd, starts, sizes, ring)
     whole = file.read_bytes()
     assert failed is None
-    assert found == [whole[a : a + n] for a, n in zip(starts, sizes, strict=True)]
+    assert actual == [whole[a : a + n] for a, n in zip(starts, sizes, strict=True)]
 
 
 @pytest.mark.parametrize("ring", WAYS)
 def test_runs_longer_than_one_request(ring, file, fd):
     whole = file.read_bytes()
-    failed, found = fetch(fd, [0, 1, SIZE - 1, SIZE], [SIZE, SIZE - 1, 1, 0], ring)
+    failed, actual = fetch(fd, [0, 1, SIZE - 1, SIZE], [SIZE, SIZE - 1, 1, 0], ring)
     assert failed is None
-    assert found == [whole, whole[1:], whole[-1:], b""]
+    assert actual == [whole, whole[1:], whole[-1:], b""]
 
 
 @pytest.mark.parametrize("ring", WAYS)
@@ -106,7 +106,7 @@ def test_an_error_of_the_file_is_named(ring, tmp_path):
     ],
 )
 def test_runs_that_do_not_fit_are_refused(starts, sizes, places, fd):
-    arrays = [np.array(one, np.int64) for one in (starts, sizes, places)]
+    arrays = [np.array(item, np.int64) for item in (starts, sizes, places)]
     with pytest.raises(IndexError, match="run 0"):
         _native.fetch_runs(fd, arrays[0], arrays[1], np.zeros(10, np.uint8), arrays[2])
 
@@ -117,8 +117,8 @@ def test_many_threads_fetch_at_once(ring, file, fd):
 
     def work(seed):
         starts = np.random.default_rng(seed).integers(0, SIZE - 500, 200)
-        failed, found = fetch(fd, starts, [500] * 200, ring)
-        return failed is None and found == [whole[a : a + 500] for a in starts]
+        failed, actual = fetch(fd, starts, [500] * 200, ring)
+        return failed is None and actual == [whole[a : a + 500] for a in starts]
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(40)))
@@ -272,10 +272,13 @@ def expected(file):
 
 def test_what_is_not_in_memory_is_fetched(file, counted):
     opened = open_source(str(file))
-    assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
-    sums, which = np.array([_native.crc32(one) for one in expected(file)], np.uint32), np.arange(len(STARTS))
+    assert [item.tobytes() for item in opened.gather(STARTS, SIZES)] == expected(file)
+    sums, which = (
+        np.array([_native.crc32(value) for value in expected(file)], np.uint32),
+        np.arange(len(STARTS)),
+    )
     records, bad = opened.gather_checked(STARTS, SIZES, sums, which)
-    assert [one.tobytes() for one in records] == expected(file)
+    assert [record.tobytes() for record in records] == expected(file)
     assert bad == -1
     sums[7] += 1
     assert opened.gather_checked(STARTS, SIZES, sums, which)[1] == 7
@@ -297,10 +300,13 @@ def test_what_is_in_memory_is_copied(file, monkeypatch):
     opened = open_source(str(file))
     opened.data.sum()
     monkeypatch.setattr(opened, "_fetch", lambda *_: pytest.fail("it is in memory"))
-    assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
-    sums, which = np.array([_native.crc32(one) for one in expected(file)], np.uint32), np.arange(len(STARTS))
+    assert [item.tobytes() for item in opened.gather(STARTS, SIZES)] == expected(file)
+    sums, which = (
+        np.array([_native.crc32(value) for value in expected(file)], np.uint32),
+        np.arange(len(STARTS)),
+    )
     records, bad = opened.gather_checked(STARTS, SIZES, sums, which)
-    assert [one.tobytes() for one in records] == expected(file)
+    assert [record.tobytes() for record in records] == expected(file)
     assert bad == -1
     sums[7] += 1
     assert opened.gather_checked(STARTS, SIZES, sums, which)[1] == 7
@@ -312,7 +318,7 @@ def test_a_file_that_others_own(cached, fetches, file, counted, monkeypatch):
     opened = open_source(str(file))
     opened._residency_known = False
     monkeypatch.setattr(local._native, "cached_fraction", lambda *_: cached, raising=False)
-    assert [one.tobytes() for one in opened.gather(STARTS, SIZES)] == expected(file)
+    assert [item.tobytes() for item in opened.gather(STARTS, SIZES)] == expected(file)
     assert len(counted) == fetches
     opened.request(STARTS, SIZES)
 
@@ -338,8 +344,8 @@ def test_a_file_that_is_another_by_now(how, tmp_path, counted):
     else:
         (tmp_path / "b").write_bytes(b"new" * 50_000)
         os.replace(tmp_path / "b", path)
-    found = opened.gather(STARTS, SIZES)
-    assert set(found.data.tobytes()) == set(b"old")
+    result = opened.gather(STARTS, SIZES)
+    assert set(result.data.tobytes()) == set(b"old")
     assert counted == []
 
 
@@ -348,7 +354,7 @@ def test_missing_cells_are_not_called_for(file, monkeypatch):
     opened._residency_known = False
     asked = []
     monkeypatch.setattr(
-        local._native, "will_need", lambda data, *runs: asked.append([one.tolist() for one in runs])
+        local._native, "will_need", lambda data, *runs: asked.append([run.tolist() for run in runs])
     )
     opened.request(np.array([7, 300]), np.array([-1, 100]))
     assert asked == [[[7, 300], [0, 100]]]

@@ -37,9 +37,9 @@ def test_any_place_can_be_read(packed, plain):
     assert source.size == len(plain)
     starts = np.array([3 << 20, 0, 5 << 20, 17, (2 << 20) - 3, 0], dtype=np.int64)
     sizes = np.array([1000, 5, 0, 1 << 20, 7, 0], dtype=np.int64)
-    found = source.gather(starts, sizes)
+    result = source.gather(starts, sizes)
     for row, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-        assert found[row].tobytes() == plain[start : start + size]
+        assert result[row].tobytes() == plain[start : start + size]
         assert source.view(start, size).tobytes() == plain[start : start + size]
     with pytest.raises(bp.DamagedError, match="the file ends at"):
         source.view(len(plain) - 1, 2)
@@ -53,8 +53,8 @@ def test_many_threads(packed, plain):
     source = open_gzip(*packed)
     places = np.random.default_rng(1).integers(0, len(plain) - 100, 60).tolist()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda start: source.view(start, 100).tobytes(), places))
-    assert found == [plain[start : start + 100] for start in places]
+        actual = list(pool.map(lambda start: source.view(start, 100).tobytes(), places))
+    assert actual == [plain[start : start + 100] for start in places]
 
 
 def test_seek_points_are_kept(plain, tmp_path, monkeypatch):
@@ -81,12 +81,12 @@ def test_damaged_seek_points_do_no_harm(plain, tmp_path):
         wrong = points.copy()
         wrong[rng.integers(0, 200, 3)] = rng.integers(0, 256, 3)
         try:
-            found = open_gzip(str(path), size=len(plain), points=wrong).view(3 << 20, 100)
+            result = open_gzip(str(path), size=len(plain), points=wrong).view(3 << 20, 100)
         except bp.DamagedError:
             continue
         # Where they lead elsewhere, as many bytes come from there: the index has a checksum of its own.
-        assert len(found) == 100
-        same += found.tobytes() == wanted
+        assert len(result) == 100
+        same += result.tobytes() == wanted
     assert same > 20
 
 
@@ -208,4 +208,4 @@ def test_readers_of_packed_files_go_to_other_processes(tmp_path):
             out.append({"n": n})
     with bp.open(tmp_path / "a.tfrecord.gz") as reader:
         again = pickle.loads(pickle.dumps(reader))
-        assert [one["n"] for one in again] == list(range(50))
+        assert [row["n"] for row in again] == list(range(50))

@@ -131,8 +131,8 @@ def test_writing_removes_nothing_outside_of_the_target(bucket, place):
         bp.create(f"{bucket.url}/a/a.zarr", {"n": bp.Int()}, overwrite=True) as out,
     ):
         out.append({"n": 2})
-    found = bucket.objects()
-    assert {name: found.get(name) for name in precious} == precious
+    result = bucket.objects()
+    assert {name: result.get(name) for name in precious} == precious
 
 
 class ListingServer(http.server.ThreadingHTTPServer):

@@ -15,12 +15,12 @@ TUNING = FetchTuning()
 
 def numbers(looks: int, rate: Callable[[int], float], *, full: bool = True) -> list[int]:
     """The numbers in flight that are found, one after another, where so many bring so many bytes a second."""
-    controller, found = ConcurrencyController(0.0), []
+    controller, result = ConcurrencyController(0.0), []
     for number in range(1, looks + 1):
         controller.full, controller.moved = full, int(rate(controller.limit) * TUNING.window_seconds)
         controller.adapt(number * TUNING.window_seconds, True)
-        found.append(controller.limit)
-    return found
+        result.append(controller.limit)
+    return result
 
 
 def test_where_each_brings_more_there_are_many() -> None:
@@ -32,23 +32,23 @@ def test_where_each_brings_more_there_are_many() -> None:
 def test_where_more_bring_nothing_there_are_few(seed: int) -> None:
     """A link that is full, and wavers by a tenth."""
     draw = random.Random(seed)
-    found = numbers(400, lambda number: 1e9 * draw.uniform(0.9, 1.1))
-    assert sorted(found)[len(found) // 2] <= TUNING.initial_in_flight
-    assert sorted(found)[-len(found) // 20] <= 3 * TUNING.initial_in_flight
-    assert min(found) >= TUNING.min_in_flight
+    result = numbers(400, lambda number: 1e9 * draw.uniform(0.9, 1.1))
+    assert sorted(result)[len(result) // 2] <= TUNING.initial_in_flight
+    assert sorted(result)[-len(result) // 20] <= 3 * TUNING.initial_in_flight
+    assert min(result) >= TUNING.min_in_flight
 
 
 def test_latency_is_hidden() -> None:
     """8 MB each, 30 ms away, over 1 GB/s: five in flight fill it, four do not."""
-    found = numbers(400, lambda number: min(1e9, number * 8e6 / 0.038))
-    assert min(found[10:]) * 8e6 / 0.038 > 0.8e9
+    result = numbers(400, lambda number: min(1e9, number * 8e6 / 0.038))
+    assert min(result[10:]) * 8e6 / 0.038 > 0.8e9
 
 
 def test_it_follows_the_network() -> None:
     room = iter([1e9] * 100 + [10e9] * 300)
-    found = numbers(400, lambda number: min(next(room), number * 100e6))
-    assert max(found[:100]) <= 27
-    assert max(found[100:]) == TUNING.max_in_flight
+    result = numbers(400, lambda number: min(next(room), number * 100e6))
+    assert max(result[:100]) <= 27
+    assert max(result[100:]) == TUNING.max_in_flight
 
 
 def test_nothing_is_learnt_where_there_is_little_to_do() -> None:

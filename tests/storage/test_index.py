@@ -45,7 +45,7 @@ from variants import exhaustive
 def right(found: index.Index, path: Path) -> bool:
     """Whether an index says what scanning says."""
     arrays, facts = Toy()(open_source(str(path)), lambda done: None)
-    same = all(np.array_equal(found.arrays[name], one) for name, one in arrays.items())
+    same = all(np.array_equal(found.arrays[name], array) for name, array in arrays.items())
     return same and set(found.arrays) == set(arrays) and found.facts == facts
 
 
@@ -54,7 +54,7 @@ def beside(path: Path) -> Path:
 
 
 def names(folder: Path) -> set[str]:
-    return {one.name for one in folder.iterdir()}
+    return {path.name for path in folder.iterdir()}
 
 
 @pytest.fixture(autouse=True)
@@ -90,9 +90,9 @@ def test_the_second_opening_scans_nothing(data: Path) -> None:
 
 
 def test_arrays_are_read_only_and_mapped(data: Path) -> None:
-    for found in (load(data, Toy(), "memory"), load(data, Toy())):
+    for item in (load(data, Toy(), "memory"), load(data, Toy())):
         with pytest.raises(ValueError, match="read-only"):
-            found.arrays["starts"][0] = 1
+            item.arrays["starts"][0] = 1
     # Not copied: the bytes are those of the file.
     base: Any = load(data, Toy()).arrays["starts"]
     while isinstance(base, np.ndarray):
@@ -130,9 +130,9 @@ def test_stale_by_size(data: Path) -> None:
     load(data, Toy())
     with data.open("ab") as file:
         file.write(Size.pack(3) + b"abc")
-    found = load(data, Toy())
-    assert found.built
-    assert right(found, data)
+    loaded = load(data, Toy())
+    assert loaded.built
+    assert right(loaded, data)
     assert not load(data, Toy()).built
 
 
@@ -184,18 +184,18 @@ def test_a_reader_may_refuse_what_makes_no_sense(data: Path) -> None:
         return bool(found.arrays["sizes"].dtype == np.int64)
 
     # No array of that name there: as good as a no.
-    found = load(data, Toy(), check=check)
-    assert found.built
-    assert right(found, data)
+    loaded = load(data, Toy(), check=check)
+    assert loaded.built
+    assert right(loaded, data)
     assert not load(data, Toy(), check=check).built
-    assert load(data, Toy(), check=lambda found: False).built
+    assert load(data, Toy(), check=lambda item: False).built
 
 
 def test_a_file_that_changes_while_it_is_scanned_gets_no_side_car(data: Path) -> None:
     def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
-        found = Toy()(source, report)
+        result = Toy()(source, report)
         os.utime(data, ns=(1, 1))
-        return found
+        return result
 
     assert load(data, build).place is None
     assert names(data.parent) == {"a.toy"}
@@ -205,8 +205,8 @@ def test_a_file_that_was_replaced_since_it_was_opened_gets_no_side_car(data: Pat
     source = open_source(str(data))
     write_records(data.with_name("new"), [b"x"])
     os.replace(data.with_name("new"), data)
-    found = index.load(source, "toy", Toy(), mode="write")
-    assert len(found.arrays["sizes"]) == 900
+    loaded = index.load(source, "toy", Toy(), mode="write")
+    assert len(loaded.arrays["sizes"]) == 900
     assert names(data.parent) == {"a.toy"}
     data.unlink()
     assert len(index.load(source, "toy", Toy(), mode="rebuild").arrays["sizes"]) == 900
@@ -250,25 +250,25 @@ def test_every_dtype_and_shape_comes_back(tmp_path: Path, dtype: str) -> None:
         return dict(arrays), {"a": (1, 2), "b": {3: None}, "c": "ü"}
 
     for mode in ("memory", "write", "auto"):
-        found = load(path, build, mode)
-        assert found.built == (mode != "auto")
-        assert found.facts == {"a": [1, 2], "b": {"3": None}, "c": "ü"}
-        assert list(found.arrays) == list(arrays)
+        loaded = load(path, build, mode)
+        assert loaded.built == (mode != "auto")
+        assert loaded.facts == {"a": [1, 2], "b": {"3": None}, "c": "ü"}
+        assert list(loaded.arrays) == list(arrays)
         for name, array in arrays.items():
-            assert found.arrays[name].shape == array.shape
-            assert found.arrays[name].dtype == np.dtype(dtype).newbyteorder("<")
-            assert np.array_equal(found.arrays[name], array)
+            assert loaded.arrays[name].shape == array.shape
+            assert loaded.arrays[name].dtype == np.dtype(dtype).newbyteorder("<")
+            assert np.array_equal(loaded.arrays[name], array)
     # In place, so that processors may read it in wide steps.
-    assert all(one.ctypes.data % 64 == 0 for one in found.arrays.values())
+    assert all(array.ctypes.data % 64 == 0 for array in loaded.arrays.values())
 
 
 def test_only_empty_arrays_and_none_at_all_come_back(tmp_path: Path) -> None:
     path = write_records(tmp_path / "empty.toy", [])
     for arrays in ({"a": np.empty(0, np.int64), "b": np.empty(0, np.int64)}, {}):
         load(path, lambda *_, arrays=arrays: (dict(arrays), {}), "rebuild")
-        found = load(path, Toy())
-        assert not found.built
-        assert list(found.arrays) == list(arrays)
+        loaded = load(path, Toy())
+        assert not loaded.built
+        assert list(loaded.arrays) == list(arrays)
 
 
 @pytest.mark.parametrize("array", [np.array([object()]), np.array(["text"]), np.array([True])])
@@ -297,9 +297,9 @@ def test_a_side_car_cut_anywhere_is_made_anew(
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     for size in range(len(content)) if EXHAUSTIVE else cut_points(len(content), 60):
         beside(path).write_bytes(content[:size])
-        found = load(path, Toy())
-        assert found.built, size
-        assert right(found, path)
+        loaded = load(path, Toy())
+        assert loaded.built, size
+        assert right(loaded, path)
     assert not load(path, Toy()).built
     assert beside(path).read_bytes() == content
 
@@ -312,9 +312,9 @@ def test_a_flipped_bit_anywhere_does_no_harm(small: tuple[Path, bytes]) -> None:
         damaged = bytearray(content)
         damaged[at] ^= 1 << int(rng.integers(8))
         beside(path).write_bytes(damaged)
-        found = load(path, Toy(), "auto")
-        assert right(found, path), at
-        ignored += not found.built
+        loaded = load(path, Toy(), "auto")
+        assert right(loaded, path), at
+        ignored += not loaded.built
     # Only the zeros between the parts are free to change.
     assert ignored < 3 * container.ALIGN
 
@@ -344,8 +344,8 @@ def test_a_header_that_lies_does_no_harm(
         (header["arrays"]["starts"] if key in header["arrays"]["starts"] else header)[key] = value
         text = json.dumps(header).encode()
         forge(path, text, data[start:].tobytes())
-        found = load(path, Toy(), check=lambda found: right(found, path))
-    assert right(found, path)
+        loaded = load(path, Toy(), check=lambda item: right(item, path))
+    assert right(loaded, path)
 
 
 def forge(path: Path, text: bytes, arrays: bytes = bytes(64)) -> None:
@@ -405,9 +405,9 @@ def test_odd_things_of_that_name(data: Path, cache: Path) -> None:
     beside(data).unlink()
     # A folder cannot be replaced: the cache it is.
     beside(data).mkdir()
-    found = load(data, Toy())
-    assert found.place is not None
-    assert found.place.startswith(str(cache))
+    loaded = load(data, Toy())
+    assert loaded.place is not None
+    assert loaded.place.startswith(str(cache))
     assert not load(data, Toy()).built
 
 
@@ -415,10 +415,10 @@ def test_a_link_in_place_of_the_draft_is_not_followed(data: Path, tmp_path: Path
     victim = tmp_path / "victim"
     victim.write_text("precious")
     sidecar.draft_path(beside(data)).symlink_to(victim)
-    found = load(data, Toy())
+    loaded = load(data, Toy())
     assert victim.read_text() == "precious"
-    assert found.place is not None
-    assert found.place.startswith(str(cache))
+    assert loaded.place is not None
+    assert loaded.place.startswith(str(cache))
 
 
 # -- other places --------------------------------------------------------------------------------------
@@ -486,9 +486,9 @@ def test_without_any_place_it_stays_in_memory(
         toy = Toy()
 
         def work(toy: Toy = toy) -> str:
-            found = load(read_only, toy)
-            assert right(found, read_only)
-            return f"{toy.runs} {found.place}"
+            loaded = load(read_only, toy)
+            assert right(loaded, read_only)
+            return f"{toy.runs} {loaded.place}"
 
         assert run_as_nobody(work) == "1 None"
 
@@ -510,13 +510,13 @@ def test_a_full_disk_leads_elsewhere(
 
     monkeypatch.setattr(os, broken, fail)
     toy = Toy()
-    found = load(data, toy)
+    loaded = load(data, toy)
     monkeypatch.undo()
     assert toy.runs == 1
-    assert right(found, data)
+    assert right(loaded, data)
     assert names(data.parent) == {"a.toy"}
-    assert found.place is None if everywhere else str(found.place).startswith(str(cache))
-    assert not [one for one in cache.rglob("*") if one.is_file() and str(one) != found.place]
+    assert loaded.place is None if everywhere else str(loaded.place).startswith(str(cache))
+    assert not [path for path in cache.rglob("*") if path.is_file() and str(path) != loaded.place]
 
 
 def test_a_file_system_without_locks_leads_elsewhere(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,8 +529,8 @@ def test_a_file_system_without_locks_leads_elsewhere(data: Path, monkeypatch: py
 
 def test_a_folder_for_all(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "all" / "indexes"))
-    found = load(data, Toy())
-    assert Path(str(found.place)).parent == tmp_path / "all" / "indexes"
+    loaded = load(data, Toy())
+    assert Path(str(loaded.place)).parent == tmp_path / "all" / "indexes"
     assert not load(data, Toy()).built
     assert names(data.parent) == {"a.toy"}
 
@@ -616,8 +616,8 @@ def slow(source: Source, report: index.Report) -> tuple[index.Arrays, index.Fact
 
 def open_in_a_process(path: Path, gate: Any, out: Any) -> None:
     gate.wait()
-    found = load(path, slow)
-    out.put((right(found, path), found.place))
+    loaded = load(path, slow)
+    out.put((right(loaded, path), loaded.place))
 
 
 def test_eight_processes_at_once_make_one(data: Path) -> None:
@@ -625,15 +625,15 @@ def test_eight_processes_at_once_make_one(data: Path) -> None:
     gate, out = context.Barrier(8), context.Queue()
     children = [context.Process(target=open_in_a_process, args=(data, gate, out)) for _ in range(8)]
     with processes.started(*children):
-        found = processes.answers(out, *children, count=8)
-    assert found == [(True, str(beside(data)))] * 8
+        actual = processes.answers(out, *children, count=8)
+    assert actual == [(True, str(beside(data)))] * 8
     there = names(data.parent)
     assert len([name for name in there if ".runs-" in name]) == 1
     assert {name for name in there if ".runs-" not in name} == {"a.toy", "a.toy.bpindex"}
 
 
 def test_threads_at_once_make_one(data: Path) -> None:
-    found: list[index.Index] = []
+    result: list[index.Index] = []
     toy, entered = Toy(), threading.Event()
 
     def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
@@ -641,23 +641,23 @@ def test_threads_at_once_make_one(data: Path) -> None:
         time.sleep(0.1)
         return toy(source, report)
 
-    threads = [threading.Thread(target=lambda: found.append(load(data, build))) for _ in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    threads = [threading.Thread(target=lambda: result.append(load(data, build))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
     assert toy.runs == 1
-    assert sum(one.built for one in found) == 1
-    assert all(right(one, data) for one in found)
+    assert sum(item.built for item in result) == 1
+    assert all(right(item, data) for item in result)
     assert names(data.parent) == {"a.toy", "a.toy.bpindex"}
 
 
 def test_who_waits_too_long_builds_in_memory(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "tuning", index.IndexTuning(wait_seconds=0.05))
     with sidecar.Draft(beside(data), 0):
-        found = load(data, Toy())
-        assert found.place is None
-        assert right(found, data)
+        loaded = load(data, Toy())
+        assert loaded.place is None
+        assert right(loaded, data)
         # A draft that somebody works on is not removed.
         assert index.remove(str(data)) == []
         assert sidecar.draft_path(beside(data)).exists()
@@ -731,10 +731,10 @@ def test_a_killed_process_leaves_no_lock_and_no_half_index(data: Path, when: str
         assert child.stdout.readline() == "now\n"
     assert ".a.toy.bpindex.partial" in names(data.parent)
     assert beside(data).exists() == old
-    found = load(data, Toy())
-    assert found.built
-    assert found.place == str(beside(data))
-    assert right(found, data)
+    loaded = load(data, Toy())
+    assert loaded.built
+    assert loaded.place == str(beside(data))
+    assert right(loaded, data)
     assert names(data.parent) == {"a.toy", "a.toy.bpindex"}
     assert not load(data, Toy()).built
 
@@ -985,9 +985,9 @@ def test_the_command_fails_as_the_others_do(data: Path, capsys: pytest.CaptureFi
 
 
 INDEXED = [
-    (name, one.suffixes[0])
-    for name, one in registry.own_formats().items()
-    if "index" in own_options(one.reader) and one.writer is not None and not one.fields
+    (name, item.suffixes[0])
+    for name, item in registry.own_formats().items()
+    if "index" in own_options(item.reader) and item.writer is not None and not item.fields
 ]
 
 
@@ -1007,14 +1007,14 @@ def test_formats_with_an_index(
                 out.append({"data": cell})
     except MissingLibraryError as error:
         pytest.skip(str(error))
-    before = {str(one) for one in tmp_path.rglob("*")}
+    before = {str(path) for path in tmp_path.rglob("*")}
     (row,) = run_json(capsys, path)
     assert row["samples"] == 50
     if row["state"] == "none is needed":
-        assert {str(one) for one in tmp_path.rglob("*")} == before
+        assert {str(path) for path in tmp_path.rglob("*")} == before
         return
     assert row["state"] == "built"
-    assert {str(one) for one in tmp_path.rglob("*")} == before | {row["place"]}
+    assert {str(path) for path in tmp_path.rglob("*")} == before | {row["place"]}
     assert Path(row["place"]).name.endswith(".bpindex")
     assert run_json(capsys, path)[0]["state"] == "fresh"
     assert run_json(capsys, path, "--force")[0]["state"] == "rebuilt"
@@ -1029,16 +1029,16 @@ def test_formats_with_an_index(
     for _ in range(20):
         damaged = data[start:].copy()
         damaged[rng.integers(len(damaged), size=8)] = rng.integers(256, size=8)
-        for one in header["arrays"].values():
-            size = int(np.prod(one["shape"])) * np.dtype(one["dtype"]).itemsize
-            one["crc"] = batchplant._native.crc32c(damaged[one["start"] : one["start"] + size].data)
+        for value in header["arrays"].values():
+            size = int(np.prod(value["shape"])) * np.dtype(value["dtype"]).itemsize
+            value["crc"] = batchplant._native.crc32c(damaged[value["start"] : value["start"] + size].data)
         forge_at(Path(row["place"]), json.dumps(header).encode(), damaged.tobytes())
         with contextlib.suppress(BatchplantError), batchplant.open(path) as reader:
             list(reader)
             reader.spans("data")
     Path(row["place"]).write_bytes(content)
     assert run_json(capsys, path, "--remove")[0]["state"] == "removed"
-    assert {str(one) for one in tmp_path.rglob("*")} == before
+    assert {str(path) for path in tmp_path.rglob("*")} == before
 
 
 # -- sets ----------------------------------------------------------------------------------------------
@@ -1058,7 +1058,7 @@ def test_files_of_a_folder_share_an_index(
     rows = run_json(capsys, folder)
     assert [row["state"] for row in rows] == ["built"] * 4
     assert {row["place"] for row in rows} == {str(folder / "_index.bpindex")}
-    assert names(folder) == {*(one.name for one in paths), "_index.bpindex"}
+    assert names(folder) == {*(path.name for path in paths), "_index.bpindex"}
     before = (folder / "_index.bpindex").stat().st_mtime_ns
     assert [row["state"] for row in run_json(capsys, folder)] == ["fresh"] * 4
     assert (folder / "_index.bpindex").stat().st_mtime_ns == before
@@ -1068,17 +1068,17 @@ def test_files_of_a_folder_share_an_index(
     # Opening uses it, and scans what changed and nothing else.
     write_records(paths[2], [b"new"] * 9)
     toy = Toy()
-    found = [load(path, toy, "auto") for path in paths]
+    result = [load(path, toy, "auto") for path in paths]
     assert toy.runs == 1
-    assert [one.built for one in found] == [False, False, True, False]
-    assert all(right(one, path) for one, path in zip(found, paths, strict=True))
+    assert [item.built for item in result] == [False, False, True, False]
+    assert all(right(item, path) for item, path in zip(result, paths, strict=True))
     assert [row["state"] for row in run_json(capsys, folder)] == ["fresh", "fresh", "rebuilt", "fresh"]
     # A file of its own in another one: the others stay.
     rows = run_json(capsys, "{0,1}.toy", "--remove")
     assert [row["state"] for row in rows] == ["removed"] * 2
     assert [row["state"] for row in run_json(capsys, ".", "--where")] == ["not built"] * 2 + ["there"] * 2
     run_json(capsys, ".", "--remove")
-    assert names(folder) == {one.name for one in paths}
+    assert names(folder) == {path.name for path in paths}
 
 
 @pytest.mark.usefixtures("toy_format")
@@ -1091,8 +1091,8 @@ def test_files_that_are_gone_leave_the_index_of_a_folder(
     write_records(paths[1], [b"new"])
     # Only those that are named are indexed; of the others, those stay that are as they were.
     run_json(capsys, paths[2], paths[3], "--force")
-    found = sets.IndexSet("", container.read(tmp_path / "many" / "_index.bpindex"))
-    assert list(found) == ["2.toy", "3.toy"]
+    index_set = sets.IndexSet("", container.read(tmp_path / "many" / "_index.bpindex"))
+    assert list(index_set) == ["2.toy", "3.toy"]
 
 
 @pytest.mark.usefixtures("toy_format")
@@ -1114,9 +1114,9 @@ def test_the_index_of_a_folder_that_is_damaged_anywhere_does_no_harm(
     for bad in (*flips, *(content[:end] for end in range(0, len(content), 7 * step))):
         place.write_bytes(bad)
         for path in paths:
-            found = load(path, Toy(), "auto")
-            assert right(found, path)
-            used += not found.built
+            loaded = load(path, Toy(), "auto")
+            assert right(loaded, path)
+            used += not loaded.built
     # What is damaged is one file's, or all of it.
     assert 0 < used < 2 * len(flips)
 

@@ -105,11 +105,13 @@ def server(tmp_path, _no_settings) -> Iterator[LyingServer]:
     with bp.create(tmp_path / "a.beton", {"x": bp.Int()}) as out:
         for number in range(SAMPLES):
             out.append({"x": number})
-    with LyingServer((tmp_path / "a.beton").read_bytes()) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    with LyingServer((tmp_path / "a.beton").read_bytes()) as lying_server:
+        thread = threading.Thread(
+            target=lying_server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
-        yield made
-        made.shutdown()
+        yield lying_server
+        lying_server.shutdown()
         thread.join(PATIENCE)
 
 

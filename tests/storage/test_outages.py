@@ -65,11 +65,13 @@ def test_an_outage_is_announced_once(url, proxy):
                 pass
         ours.close()
     # Threads of a loader that a test before closed may still speak of its server.
-    said = [str(one.message) for one in seen if url.partition("//")[2].partition("/")[0] in str(one.message)]
-    assert len(said) == 1
-    assert "503" in said[0]
-    assert re.search(r"trying for another [012] s \(retry_seconds\)", said[0])
-    assert "s3://" in said[0]
+    output = [
+        str(item.message) for item in seen if url.partition("//")[2].partition("/")[0] in str(item.message)
+    ]
+    assert len(output) == 1
+    assert "503" in output[0]
+    assert re.search(r"trying for another [012] s \(retry_seconds\)", output[0])
+    assert "s3://" in output[0]
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404])

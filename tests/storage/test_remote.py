@@ -105,9 +105,9 @@ def test_many_ranges(any_source, data):
     runs = data.draw(st.lists(st.tuples(ends, ends), max_size=20))
     starts = np.array([min(run) for run in runs], dtype=np.int64)
     sizes = np.array([max(run) - min(run) for run in runs], dtype=np.int64)
-    found = any_source.gather(starts, sizes)
+    result = any_source.gather(starts, sizes)
     for number, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-        assert found[number].tobytes() == DATA[start : start + size]
+        assert result[number].tobytes() == DATA[start : start + size]
     for start, size in zip(starts, sizes, strict=True):
         assert read(any_source, start, size) == DATA[start : start + size]
 
@@ -147,7 +147,7 @@ def test_names_that_need_quoting_in_a_web_address(web, has_206, name):
     web.put("a b/100%.bin", DATA)
     with contextlib.closing(open_source(f"{web.endpoint}/{name}")) as source:
         assert read(source) == DATA[AT : AT + 1000]
-    assert all(one.path.partition("?")[2] == name.partition("?")[2] for one in web.proxy.requests)
+    assert all(request.path.partition("?")[2] == name.partition("?")[2] for request in web.proxy.requests)
 
 
 def test_redirects_are_followed(web):
@@ -170,7 +170,7 @@ def test_opening_is_one_request_and_small_reads_ask_for_little(url, served):
     served.reset()
     with contextlib.closing(open_source(url)) as source:
         assert read(source, 0, 1000) == DATA[:1000]
-        assert [one.method for one in served.requests] == ["GET"]
+        assert [request.method for request in served.requests] == ["GET"]
         assert read(source) == DATA[AT : AT + 1000]
         assert len(served.requests) == 2
         assert served.requests[1].range[0] == AT
@@ -234,8 +234,8 @@ def test_one_of_many_ranges_fails(url, served):
             lambda request: answers(503) if request.range and request.range[0] >= AT else None, times=2
         )
         starts = np.array([AT, 70_000, 250_000, 10], dtype=np.int64)
-        found = source.gather(starts, np.full(4, 100))
-        assert [found[row].tobytes() for row in range(4)] == [DATA[one : one + 100] for one in starts]
+        result = source.gather(starts, np.full(4, 100))
+        assert [result[row].tobytes() for row in range(4)] == [DATA[start : start + 100] for start in starts]
 
 
 def test_a_request_that_stalls_is_made_twice(url, served):
@@ -267,29 +267,29 @@ def test_requests_are_watched_after_a_while_without_any(url, served):
 def busy_fetcher():
     """A Fetcher whose one thread runs until the event is set."""
     tuning = FetchTuning(window_seconds=0.01, min_stall_seconds=processes.PATIENCE)
-    made, going = fetch.Fetcher(tuning), threading.Event()
-    made._controller.limit = 1
-    made.submit(lambda: going.wait(processes.PATIENCE), fetch.FULL_WEIGHT_BYTES)
-    return made, going
+    result, going = fetch.Fetcher(tuning), threading.Event()
+    result._controller.limit = 1
+    result.submit(lambda: going.wait(processes.PATIENCE), fetch.FULL_WEIGHT_BYTES)
+    return result, going
 
 
 def test_a_request_that_is_hurried_and_cancelled_stops_no_thread():
-    made, going = busy_fetcher()
+    result, going = busy_fetcher()
     # It stands in the queue twice.
-    cancelled = made.submit(lambda: pytest.fail("it was cancelled"), 1, urgency=5)
-    made.hurry(cancelled, 1)
+    cancelled = result.submit(lambda: pytest.fail("it was cancelled"), 1, urgency=5)
+    result.hurry(cancelled, 1)
     assert cancelled.future.cancel()
-    wanted = made.submit(lambda: "it", 1, urgency=9)
+    wanted = result.submit(lambda: "it", 1, urgency=9)
     going.set()
     assert wanted.future.result(processes.PATIENCE) == "it"
     # Nor is anybody taken for idle who is not there.
-    made.tuning = dataclasses.replace(made.tuning, idle_thread_seconds=0.0)
-    assert made.submit(lambda: "more", 1).future.result(processes.PATIENCE) == "more"
+    result.tuning = dataclasses.replace(result.tuning, idle_thread_seconds=0.0)
+    assert result.submit(lambda: "more", 1).future.result(processes.PATIENCE) == "more"
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_ctrl_c_as_a_thread_starts(begun, monkeypatch):
-    made, start = fetch.Fetcher(FetchTuning(window_seconds=0.01)), threading.Thread.start
+    result, start = fetch.Fetcher(FetchTuning(window_seconds=0.01)), threading.Thread.start
 
     def interrupted(self):
         if self.name == "batchplant-fetch":
@@ -301,23 +301,23 @@ def test_ctrl_c_as_a_thread_starts(begun, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        made.submit(lambda: None, 1)
+        result.submit(lambda: None, 1)
     monkeypatch.setattr(threading.Thread, "start", start)
     for n in range(3):
-        assert made.submit(lambda n=n: n, 1).future.result(processes.PATIENCE) == n
+        assert result.submit(lambda n=n: n, 1).future.result(processes.PATIENCE) == n
 
 
 def test_no_thread_can_be_started(monkeypatch):
-    made, start = fetch.Fetcher(), threading.Thread.start
+    result, start = fetch.Fetcher(), threading.Thread.start
 
     def refused(self):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     with pytest.raises(RuntimeError, match="can't start"):
-        made.submit(lambda: None, 1)
+        result.submit(lambda: None, 1)
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert made.submit(lambda: "it", 1).future.result(processes.PATIENCE) == "it"
+    assert result.submit(lambda: "it", 1).future.result(processes.PATIENCE) == "it"
 
 
 def test_a_range_that_is_ignored_once(url, served):
@@ -564,7 +564,9 @@ def test_anonymous_access(tmp_path):
         for proxy.mend in (False, True):
             with contextlib.closing(open_source(at("s3://free/a.bin", proxy, anonymous=True))) as source:
                 assert read(source) == DATA[AT : AT + 1000]
-        assert not any("authorization" in one.headers or "X-Amz" in one.path for one in proxy.requests)
+        assert not any(
+            "authorization" in request.headers or "X-Amz" in request.path for request in proxy.requests
+        )
 
 
 # --- processes, threads, memory -------------------------------------------------------------------------
@@ -585,7 +587,7 @@ def test_a_fork_while_requests_are_under_way(url, served):
         served.fail(stalled(500), times=1)
         waiting = threading.Thread(target=lambda: read(source))
         waiting.start()
-        served.wait_for(lambda: any(one.sent == 500 for one in served.requests))
+        served.wait_for(lambda: any(request.sent == 500 for request in served.requests))
         good = processes.in_fork(lambda: read(source) == DATA[AT : AT + 1000])
         served.release()
         waiting.join()
@@ -642,9 +644,11 @@ def test_many_threads_at_once(bucket, served):
             for _ in range(30):
                 source = sources[rng.integers(3)]
                 starts = rng.integers(0, len(DATA) - 500, 6)
-                found = source.gather(starts, np.full(6, 500))
+                result = source.gather(starts, np.full(6, 500))
                 wrong.extend(
-                    one for row, one in enumerate(starts) if found[row].tobytes() != DATA[one : one + 500]
+                    start
+                    for row, start in enumerate(starts)
+                    if result[row].tobytes() != DATA[start : start + 500]
                 )
                 start = int(starts[0])
                 if read(source, start, 300) != DATA[start : start + 300]:
@@ -723,12 +727,14 @@ def test_ctrl_c_ends_the_wait_for_a_server_that_stalls(url, served):
     with processes.start(
         [sys.executable, "-c", textwrap.dedent(script), pickle.dumps(url).hex()], stdout=subprocess.PIPE
     ) as process:
-        served.wait_for(lambda: any(one.sent == 10 for one in served.requests))
+        served.wait_for(lambda: any(request.sent == 10 for request in served.requests))
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=processes.PATIENCE)[0] == b"interrupted\n"
         assert process.returncode == 0
         # It did not wait for the server.
-        assert not any(one.sent > 1000 for one in served.requests if one.range and one.range[0] == AT)
+        assert not any(
+            request.sent > 1000 for request in served.requests if request.range and request.range[0] == AT
+        )
 
 
 def test_no_wait_is_endless(monkeypatch):

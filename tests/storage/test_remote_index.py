@@ -31,12 +31,12 @@ def archive(first: int, samples: int, size: int = 100) -> bytes:
     """A tar of samples with a ``bin`` of random bytes and a ``cls``, the sample's number."""
     rng = np.random.default_rng(first)
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as made:
+    with tarfile.open(fileobj=out, mode="w") as result:
         for number in range(first, first + samples):
             for extension, data in (("bin", rng.bytes(size)), ("cls", str(number).encode())):
                 member = tarfile.TarInfo(f"{number:06d}.{extension}")
                 member.size = len(data)
-                made.addfile(member, io.BytesIO(data))
+                result.addfile(member, io.BytesIO(data))
     return out.getvalue()
 
 
@@ -62,11 +62,11 @@ def indexed(capsys: pytest.CaptureFixture[str], proxy: Proxy, *argv: str) -> lis
 
 
 def kinds(proxy: Proxy) -> dict[str, int]:
-    return dict(Counter(one.kind for one in list(proxy.requests)))
+    return dict(Counter(request.kind for request in list(proxy.requests)))
 
 
 def labels(reader: batchplant.Reader) -> list[int]:
-    return [int(one) for one in np.concatenate([columns["cls"] for columns in reader.scan(fields=["cls"])])]
+    return [int(item) for item in np.concatenate([columns["cls"] for columns in reader.scan(fields=["cls"])])]
 
 
 # -- one object ----------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_web_server_has_indexes_too(web: Any, home: Path, tmp_path: Path) -> N
 
 def whole(proxy: Proxy, name: str) -> list[tuple[int, int]]:
     """The ranges of an object that were asked for, in order."""
-    return sorted(one.range for one in list(proxy.requests) if name in one.path and one.range)
+    return sorted(request.range for request in list(proxy.requests) if name in request.path and request.range)
 
 
 @pytest.mark.parametrize("memory", [None, "16MiB"])
@@ -250,11 +250,11 @@ def test_formats_that_are_scanned(
     with batchplant.create(path, {"text": batchplant.Text(), "label": batchplant.Int()}) as out:
         for number in range(3000):
             out.append({"text": "word " * 60, "label": number})
-    for one in tmp_path.glob("a*"):
-        bucket.put(one.name, one.read_bytes())
+    for item in tmp_path.glob("a*"):
+        bucket.put(item.name, item.read_bytes())
     url = f"{bucket.url}/{path.name}"
     with batchplant.open(url, **options) as reader:
-        assert [int(one) for one in reader.read(range(3000), ["label"])["label"]] == list(range(3000))
+        assert [int(item) for item in reader.read(range(3000), ["label"])["label"]] == list(range(3000))
     (row,) = indexed(capsys, proxy, url)
     assert row["samples"] == 3000
     if row["state"] == "none is needed":
@@ -318,10 +318,10 @@ def test_hundreds_of_indexed_shards(bucket: Bucket, proxy: Proxy, options: dict[
     assert index.combine(members) is None
     proxy.reset()
     with batchplant.open(f"{bucket.url}/train-*.tar", **options) as reader:
-        found = kinds(proxy)
+        result = kinds(proxy)
         # As many listings as the server has pages.
-        assert found["GET"] == 1
-        assert found["LIST"] <= 2
+        assert result["GET"] == 1
+        assert result["LIST"] <= 2
         assert len(reader) == 300
         proxy.reset()
         assert reader[277]["cls"] == 277
@@ -334,7 +334,7 @@ def test_a_shard_that_changed_is_scanned_alone(
 ) -> None:  # fmt: skip
     bucket.put("train/s-00004.tar", archive(100, 3))
     with batchplant.open(f"{bucket.url}/train/", **options) as reader:
-        asked = {one.path.partition("?")[0] for one in proxy.requests if one.kind == "GET"}
+        asked = {request.path.partition("?")[0] for request in proxy.requests if request.kind == "GET"}
         assert asked == {f"/{bucket.name}/train/{name}" for name in ("s-00004.tar", "_index.bpindex")}
         assert labels(reader) == [*range(12), 100, 101, 102, *range(15, 36)]
     rows = indexed(capsys, proxy, f"{bucket.url}/train/")
@@ -384,8 +384,8 @@ def test_the_notes_beside_shards_come_with_the_set(
     with batchplant.create(tmp_path / "a.msgpack", fields, shard_samples=10) as out:
         for number in range(100):
             out.append({"text": "word", "label": number})
-    for one in tmp_path.glob("a*"):
-        bucket.put(one.name, one.read_bytes())
+    for path in tmp_path.glob("a*"):
+        bucket.put(path.name, path.read_bytes())
     indexed(capsys, proxy, f"{bucket.url}/a-*.msgpack")
     shutil.rmtree(home, ignore_errors=True)
     proxy.reset()
@@ -517,11 +517,11 @@ def test_verify_names_shard_sample_and_byte_and_its_list_is_left_out(
         if number == 1:
             size = len(content) // 10
             content[4 * size + 80] ^= 1
-        for one in tmp_path.glob(f"{path.name}*"):
-            bucket.put(one.name, bytes(content) if one == path else one.read_bytes())
+        for item in tmp_path.glob(f"{path.name}*"):
+            bucket.put(item.name, bytes(content) if item == path else item.read_bytes())
     bad = tmp_path / "bad.jsonl"
-    found = batchplant.verify(f"{bucket.url}/s-*.tfrecord", quarantine=bad, **options)
-    (problem,) = found.problems
+    report = batchplant.verify(f"{bucket.url}/s-*.tfrecord", quarantine=bad, **options)
+    (problem,) = report.problems
     assert problem.path == f"{bucket.url}/s-1.tfrecord"
     assert (problem.sample, problem.offset) == (14, 4 * size + 12)
     (line,) = map(json.loads, bad.read_text().splitlines())
@@ -531,7 +531,9 @@ def test_verify_names_shard_sample_and_byte_and_its_list_is_left_out(
     }  # fmt: skip
     # The same files in a bucket and in a folder, opened with the list and by a Loader.
     with batchplant.open(f"{bucket.url}/s-*.tfrecord", skip=bad, **options) as reader:
-        assert [one["data"][:2] for one in reader] == [bytes([n // 10, n % 10]) for n in range(30) if n != 14]
+        assert [sample["data"][:2] for sample in reader] == [
+            bytes([n // 10, n % 10]) for n in range(30) if n != 14
+        ]
     assert len(batchplant.open(str(tmp_path / "s-*.tfrecord"), skip=bad)) == 29
     # The list may lie in the bucket too.
     where = Url(f"{bucket.url}/bad.jsonl", batchplant.storage.StorageOptions(**options))
@@ -547,6 +549,6 @@ def test_verify_of_a_few_samples_fetches_a_few_ranges(
     url = bucket.put("a.tar", content)
     indexed(capsys, proxy, url)
     proxy.reset()
-    found = batchplant.verify(url, sample=5, **options)
-    assert (found.ok, found.samples) == (True, 5)
+    report = batchplant.verify(url, sample=5, **options)
+    assert (report.ok, report.samples) == (True, 5)
     assert proxy.bytes_sent < len(content) // 10

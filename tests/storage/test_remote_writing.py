@@ -35,7 +35,7 @@ from proxy import Proxy, answers, reset, stalled
 pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
 
 ROWS = 12
-WRITERS = sorted(name for name, one in registry.all_formats().items() if one.writer is not None)
+WRITERS = sorted(name for name, spec in registry.all_formats().items() if spec.writer is not None)
 OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 # A folder has one image, sound or video for each sample, and none of the other two.
 MEDIA = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}
@@ -123,7 +123,7 @@ def numbers(count: int, first: int = 0) -> dict[str, Any]:
 
 def held(reader: bp.Reader) -> list[int]:
     with reader:
-        return [int(one["n"]) for one in reader]
+        return [int(sample["n"]) for sample in reader]
 
 
 # -- every format ------------------------------------------------------------------------------------------
@@ -131,17 +131,17 @@ def held(reader: bp.Reader) -> list[int]:
 
 def dataset(name: str, count: int) -> tuple[dict[str, bp.Field], list[dict[str, Any]]]:
     """What a format can hold of one field of every kind."""
-    found = registry.get_format(name)
-    if found.tensors:
-        made = [
+    result = registry.get_format(name)
+    if result.tensors:
+        written = [
             tensor(f"layer.{n}", ("float32", "uint8")[n % 2], SHAPES[n % len(SHAPES)]) for n in range(count)
         ]
-        return dict(TENSORS), made
-    if found.fields:
-        given = example_fields(found.fields)
+        return dict(TENSORS), written
+    if result.fields:
+        given = example_fields(result.fields)
         schema = {key: field for key, (field, _) in given.items()}
         return schema, [{key: given[key][1](n) for key in given} for n in range(count)]
-    fields = {key: field for key, (field, _) in EXAMPLE_FIELDS.items() if found.refuses(field) is None}
+    fields = {key: field for key, (field, _) in EXAMPLE_FIELDS.items() if result.refuses(field) is None}
     if name in MEDIA:
         fields = {key: field for key, field in fields.items() if key not in MEDIA.values()}
         fields = {MEDIA[name]: EXAMPLE_FIELDS[MEDIA[name]][0], **fields}
@@ -164,20 +164,20 @@ def test_every_format(name: str, shelf: Shelf, tmp_path: Path) -> None:
                 **({"eos": 0} if name == "tokens" else {}),
                 **shelf.options(),
             ) as out:
-                for one in samples:
-                    out.append(one)
+                for sample in samples:
+                    out.append(sample)
         except bp.MissingLibraryError as error:
             pytest.skip(str(error))
         assert shelf.hidden() == []
-        assert all(one.startswith(("data.", "data/", target)) for one in shelf.names())
-        with shelf.open(target, format=name, **OPEN.get(name, {})) as made:
-            check_samples(made, fields, samples)
-            found = bp.verify(made)
-            assert found.problems == []
-            assert "checksums" in " ".join(found.checks)
+        assert all(name.startswith(("data.", "data/", target)) for name in shelf.names())
+        with shelf.open(target, format=name, **OPEN.get(name, {})) as result:
+            check_samples(result, fields, samples)
+            report = bp.verify(result)
+            assert report.problems == []
+            assert "checksums" in " ".join(report.checks)
     # What lies in the bucket is what would lie on a disk.
-    with bp.open(os.path.join(shelf.root, target), format=name, **OPEN.get(name, {})) as made:
-        check_samples(made, fields, samples)
+    with bp.open(os.path.join(shelf.root, target), format=name, **OPEN.get(name, {})) as result:
+        check_samples(result, fields, samples)
 
 
 def test_other_stores_by_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ def test_other_stores_by_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for target, how in (("a.tfrecord", {}), ("b.zarr", {}), ("c.jsonl", {"shard_samples": 3})):
         for first in (0, 100):
             bp.convert(numbers(7, first), f"{folder}/{target}", overwrite=first > 0, **how)
-            found = f"{folder}/c-*.jsonl" if how else f"{folder}/{target}"
-            assert held(bp.open(found)) == list(range(first, first + 7))
+            result = f"{folder}/c-*.jsonl" if how else f"{folder}/{target}"
+            assert held(bp.open(result)) == list(range(first, first + 7))
     assert _files(str(tmp_path / "work")) == []
 
 
@@ -236,7 +236,7 @@ def test_shards_replace_a_larger_set(shelf: Shelf) -> None:
     done = shelf.write("a.tfrecord", numbers(9, 100), shard_samples=3, overwrite=True)
     assert done.files == [shelf.at(f"a-{n:05d}.tfrecord") for n in range(3)]
     shards = [f"a-{n:05d}.tfrecord" for n in range(3)]
-    assert shelf.names() == sorted(shards + [f"{one}.schema.json" for one in shards])
+    assert shelf.names() == sorted(shards + [f"{shard}.schema.json" for shard in shards])
     assert held(shelf.open("a-*.tfrecord")) == list(range(100, 109))
     assert shelf.hidden() == []
 
@@ -447,8 +447,8 @@ def test_killed_while_it_replaces(killed: Killed, kind: str, shelf: Shelf) -> No
             # When changes were counted, the server was busy, and one was tried twice.
             continue
         kills += 1
-        staging = [one for one in shelf.names() if one.endswith(".partial/.batchplant.commit")]
-        half = staging or [one for one in _files(str(shelf.work)) if one.endswith(".batchplant.send")]
+        staging = [name for name in shelf.names() if name.endswith(".partial/.batchplant.commit")]
+        half = staging or [file for file in _files(str(shelf.work)) if file.endswith(".batchplant.send")]
         # A reader sees the old, the new, or that it is neither.
         decided += bool(half)
         try:
@@ -463,7 +463,7 @@ def test_killed_while_it_replaces(killed: Killed, kind: str, shelf: Shelf) -> No
                 shelf.write(name, numbers(3), **how)
             assert held(shelf.open(opens)) in ((new,) if half else (old, new)), (point, when)
         else:
-            assert [one.busy for one in targets.leftovers()] in ([False], [])
+            assert [leftover.busy for leftover in targets.leftovers()] in ([False], [])
             targets.clear()
             assert targets.leftovers() == []
             assert held(shelf.open(opens)) in ((new,) if half else (old, new)), (point, when)
@@ -479,7 +479,7 @@ def test_killed_before_it_is_decided_leaves_nothing_under_a_name(
     name, how, _ = SETS[kind]
     # The probe, its removal, what is sent first: of a file nothing is there before all of it is.
     assert killed(shelf, name, 2 if kind == "file" else 4, "after", first=0, count=10, **how) is None
-    assert [one for one in shelf.names() if not one.startswith(".")] == []
+    assert [name for name in shelf.names() if not name.startswith(".")] == []
     assert shelf.hidden() != []
     (left,) = targets.leftovers()
     assert left.url.startswith(shelf.at(name))
@@ -506,14 +506,16 @@ def test_resumed_after_a_kill_sends_no_shard_again(killed: Killed, behind: tuple
     given = {"first": 0, "count": 40, "shard_samples": 4}
     # The probe, its removal, and then shards and states.
     assert killed(shelf, "a.tfrecord", 15, **given) is None
-    assert sum(one.endswith(".tfrecord") for one in shelf.names()) >= 4
-    assert not any(one for one in shelf.names() if not one.startswith("."))
+    assert sum(name.endswith(".tfrecord") for name in shelf.names()) >= 4
+    assert not any(name for name in shelf.names() if not name.startswith("."))
     proxy.reset()
     done = killed(shelf, "a.tfrecord", 0, resume=True, **given)
     assert done is not None
     assert done["resumed"] > 0
     again = [
-        one.path for one in proxy.requests if one.method == "PUT" and "x-amz-copy-source" not in one.headers
+        request.path
+        for request in proxy.requests
+        if request.method == "PUT" and "x-amz-copy-source" not in request.headers
     ]
     # Sixteen samples are read at a time, and a checkpoint follows: three shards were complete, one was full.
     assert not any(path.endswith(f"/a-{n:05d}.tfrecord") for n in range(3) for path in again)
@@ -607,7 +609,7 @@ def test_what_fails_once_is_tried_again(kind: str, fault: Any, behind: tuple[She
         for skip in (0, 2):
             proxy.fail(fault, method=method, skip=skip)
     shelf.write(name, numbers(10), **how)
-    assert sum(one.status in (0, 503, 500) for one in proxy.requests) > 3
+    assert sum(request.status in (0, 503, 500) for request in proxy.requests) > 3
     proxy.reset()
     assert held(shelf.open(opens)) == list(range(10))
     assert shelf.hidden() == []
@@ -626,8 +628,8 @@ def test_a_part_that_fails_is_sent_again(
     shelf.write("a.tfrecord", {"data": data})
     assert proxy.count("POST", "uploads") == 1
     assert proxy.count("PUT", "partNumber=3") == 1
-    with shelf.open("a.tfrecord") as made:
-        assert [one["data"] for one in made] == data
+    with shelf.open("a.tfrecord") as file:
+        assert [row["data"] for row in file] == data
 
 
 @pytest.mark.parametrize("kind", SETS)
@@ -655,9 +657,11 @@ def test_side_cars_come_back_where_the_file_does_not_arrive(
     before = {name: Path(shelf.root, name).read_bytes() for name in shelf.names()}
 
     proxy.fail(
-        (lambda one: answers(503) if one.path.endswith("/a.tfrecord") else None)
+        (lambda item: answers(503) if item.path.endswith("/a.tfrecord") else None)
         if mended
-        else (lambda one: answers(503) if "/a.tfrecord" in one.path and "replaced" not in one.path else None),
+        else (
+            lambda item: answers(503) if "/a.tfrecord" in item.path and "replaced" not in item.path else None
+        ),
         method="PUT",
         times=None,
     )
@@ -673,18 +677,18 @@ def test_side_cars_come_back_where_the_file_does_not_arrive(
         targets.clear()
         assert held(shelf.open("a.tfrecord")) == list(range(100, 105))
     assert shelf.hidden() == []
-    with shelf.open("a.tfrecord") as made:
-        assert bp.verify(made).problems == []
+    with shelf.open("a.tfrecord") as file:
+        assert bp.verify(file).problems == []
 
 
 def test_an_unreachable_or_closed_bucket_is_told_before_any_work(behind: tuple[Shelf, Proxy]) -> None:
     shelf, proxy = behind
-    for fault, said in ((answers(403), "may write there"), (answers(404), "no such bucket")):
+    for fault, text in ((answers(403), "may write there"), (answers(404), "no such bucket")):
         proxy.fail(fault, method="PUT", times=None)
-        with pytest.raises(bp.BatchplantError, match=said) as caught:
+        with pytest.raises(bp.BatchplantError, match=text) as caught:
             bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options())
         assert caught.value.path == shelf.at("a.tfrecord")
-        assert [one.method for one in proxy.requests] == ["PUT"]
+        assert [request.method for request in proxy.requests] == ["PUT"]
         proxy.reset()
     with proxy.down(), pytest.raises(bp.AccessError, match="cannot be reached"):
         bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options())
@@ -695,11 +699,11 @@ def test_an_unreachable_or_closed_bucket_is_told_before_any_work(behind: tuple[S
 
 
 def test_what_cannot_be_a_target(shelf: Shelf) -> None:
-    for url, said in (
+    for url, text in (
         ("https://example.org/a.tfrecord", "web servers cannot be written to"),
         (f"{shelf.url.rpartition('/')[0]}", "needs a name"),
     ):
-        with pytest.raises(bp.OptionError, match=said):
+        with pytest.raises(bp.OptionError, match=text):
             bp.create(url, {"n": bp.Int()}, format="tfrecord")
     with pytest.raises(bp.OptionError, match="options for URLs"):
         bp.create("a.tfrecord", {"n": bp.Int()}, endpoint="http://127.0.0.1:1")
@@ -728,7 +732,7 @@ def test_a_second_writer_of_this_machine_is_refused(shelf: Shelf) -> None:
         out.append({"n": 1})
         with pytest.raises(bp.BusyError):
             bp.create(shelf.at("a.tfrecord"), {"n": bp.Int()}, **shelf.options())
-        assert [one.busy for one in targets.leftovers()] == [True]
+        assert [leftover.busy for leftover in targets.leftovers()] == [True]
         assert targets.clear() == []
     assert held(shelf.open("a.tfrecord")) == [1]
     assert targets.leftovers() == []
@@ -758,8 +762,8 @@ def test_the_work_folder_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
     assert "BATCHPLANT_WORK_BYTES" in str(caught.value)
     assert shelf.hidden() == []
     shelf.write("a.tfrecord", data, shard_size=2 << 20)
-    with shelf.open("a-*.tfrecord") as made:
-        assert [one["data"] for one in made] == data["data"]
+    with shelf.open("a-*.tfrecord") as file:
+        assert [row["data"] for row in file] == data["data"]
 
 
 def test_a_tenth_of_the_disk_stays_free(tmp_path: Path) -> None:
@@ -789,12 +793,12 @@ def test_secrets_are_written_nowhere(shelf: Shelf) -> None:
     with pytest.raises(KeyboardInterrupt):
         shelf.write("a.tfrecord", source, progress=progress, options=options)
     work.write_note(shelf.work, target)
-    found = {name: (shelf.work / name).read_bytes() for name in _files(str(shelf.work))}
-    assert any(name.endswith("state.json") for name in found)
-    for name, data in found.items():
+    result = {name: (shelf.work / name).read_bytes() for name in _files(str(shelf.work))}
+    assert any(name.endswith("state.json") for name in result)
+    for name, data in result.items():
         assert b"hidden-word" not in data, name
         assert SECRET.encode() not in data, name
-    assert [one.resumable for one in targets.leftovers()] == [True]
+    assert [leftover.resumable for leftover in targets.leftovers()] == [True]
     targets.clear()
     assert shelf.names() == []
 

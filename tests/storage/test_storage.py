@@ -113,8 +113,8 @@ def test_the_first_run_outside(source, starts, sizes, first):
 def test_gathering_many_runs(source):
     starts, sizes = np.array([250, 3, 3, 0, 100, 256]), np.array([6, 4, 4, 0, 1, 0])
     whole = bytes(range(256))
-    found = source.gather(starts, sizes)
-    assert [cell.tobytes() for cell in found] == [
+    result = source.gather(starts, sizes)
+    assert [cell.tobytes() for cell in result] == [
         whole[a : a + n] for a, n in zip(starts, sizes, strict=True)
     ]
     assert len(source.gather(starts[:0], sizes[:0])) == 0

@@ -65,21 +65,21 @@ def inodes(folder: Path, *names: str) -> dict[str, int | None]:
 
 def forge(folder: Path, hidden: str = ".x.partial", mode: int = 0o755, note_mode: int = 0o644) -> None:
     """A note that replaces thesis.txt and removes mydata, in whoever's name this runs."""
-    made = folder / hidden
-    made.mkdir(exist_ok=True)
-    (made / "new").write_text("replaced")
+    path = folder / hidden
+    path.mkdir(exist_ok=True)
+    (path / "new").write_text("replaced")
     plan = {
         "hidden": hidden,
-        "inode": os.lstat(made).st_ino,
+        "inode": os.lstat(path).st_ino,
         "folder": os.lstat(folder).st_ino,
-        "moves": [["new", "thesis.txt", os.lstat(made / "new").st_ino]],
+        "moves": [["new", "thesis.txt", os.lstat(path / "new").st_ino]],
         "removes": ["mydata"],
         "patches": [],
         "old": inodes(folder, "thesis.txt", "mydata"),
     }
     (folder / commit.NOTE_NAME).write_text(json.dumps(plan) + "\n")
     os.chmod(folder / commit.NOTE_NAME, note_mode)
-    os.chmod(made, mode)
+    os.chmod(path, mode)
 
 
 def treasures(folder: Path) -> None:
@@ -98,7 +98,7 @@ def opens_with_one_warning(folder: Path) -> None:
         warnings.simplefilter("always")
         for _ in range(2):
             assert len(bp.open(folder / "v.npy")) == 3
-    assert len(caught) == 1, [str(one.message) for one in caught]
+    assert len(caught) == 1, [str(item.message) for item in caught]
     assert "is ignored" in str(caught[0].message)
 
 
@@ -251,12 +251,12 @@ def test_a_note_of_another_user_that_names_a_hidden_folder_of_ours(shared):
     as_user(VICTIM, lambda: (shared / ".x.partial" / "new").write_text("replaced"))
 
     def attack() -> None:
-        made = shared / ".x.partial"
+        path = shared / ".x.partial"
         plan = {
-            "hidden": made.name,
-            "inode": os.lstat(made).st_ino,
+            "hidden": path.name,
+            "inode": os.lstat(path).st_ino,
             "folder": os.lstat(shared).st_ino,
-            "moves": [["new", "thesis.txt", os.lstat(made / "new").st_ino]],
+            "moves": [["new", "thesis.txt", os.lstat(path / "new").st_ino]],
             "removes": ["mydata"],
             "patches": [],
             "old": inodes(shared, "thesis.txt", "mydata"),

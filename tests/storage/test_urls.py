@@ -172,8 +172,8 @@ MADE: dict[str, Callable[[Path], str]] = {
 
 def every_format() -> Iterator[Any]:
     """Every format with every suffix that it writes: compressed, zipped, as a folder or a file."""
-    for name, one in registry.all_formats().items():
-        first, *others = one.suffixes if one.writer is not None and one.suffixes else ("",)
+    for name, spec in registry.all_formats().items():
+        first, *others = spec.suffixes if spec.writer is not None and spec.suffixes else ("",)
         for suffix in (first, *others):
             if not suffix.endswith(".index.json"):
                 marks = [pytest.mark.exhaustive] if is_alias(suffix) else []
@@ -216,8 +216,8 @@ KNOWS_RANGES = (
 def check_ranges(reader: bp.Reader, name: str, packed: bool) -> None:
     """What a format says that it needs holds every cell that lies in a file as it is."""
     rows = [row % len(reader) for row in (4, 1, 4)]
-    found = {field: reader.ranges([field], rows) for field in reader.schema}
-    for field, ranges in found.items():
+    result = {field: reader.ranges([field], rows) for field in reader.schema}
+    for field, ranges in result.items():
         spans = reader.spans(field, rows)
         if ranges is None:
             continue
@@ -234,7 +234,7 @@ def check_ranges(reader: bp.Reader, name: str, packed: bool) -> None:
             assert any(inside) or spans.size[row] <= 0, field
     # Of a compressed file nobody knows which of its bytes a sample is made of; it is read in order.
     if name in KNOWS_RANGES and not packed:
-        assert any(ranges is not None and len(ranges) for ranges in found.values())
+        assert any(ranges is not None and len(ranges) for ranges in result.values())
 
 
 @pytest.mark.parametrize(("name", "suffix"), list(every_format()))
@@ -251,18 +251,18 @@ def test_every_format(name: str, suffix: str, bucket: Bucket) -> None:
         with pickle.loads(pickle.dumps(remote)) as again:
             check_ranges(again, name, suffix.endswith((".gz", ".tgz", ".zst")))
             assert cells(again) == cells(local)
-        facts = [summarize(one) for one in (remote, local)]
+        facts = [summarize(item) for item in (remote, local)]
         assert facts[0].pop("path") == f"{bucket.url}/{file}"
         facts[1].pop("path")
-        for one in facts:
-            one["facts"] = {key: value for key, value in one["facts"].items() if key not in IN_MEMORY}
+        for fact in facts:
+            fact["facts"] = {key: value for key, value in fact["facts"].items() if key not in IN_MEMORY}
         assert facts[0] == facts[1]
         if hasattr(local, "tensors") and registry.get_format(name).tensors:
             for key, array in local.tensors().items():
                 assert np.asarray(remote.tensors()[key]).tobytes() == np.asarray(array).tobytes()
-    found = bp.verify(f"{bucket.url}/{file}", decode=True, **options, **place)
-    assert found.problems == []
-    assert found.samples == len(local)
+    report = bp.verify(f"{bucket.url}/{file}", decode=True, **options, **place)
+    assert report.problems == []
+    assert report.samples == len(local)
 
 
 # -- many files as one dataset ---------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_shards(suffix: str, named: str | list[str], bucket: Bucket) -> None:
         fill(Path(bucket.root, f"train/part-{shard}{suffix}"), 3 * shard)
     fill(Path(bucket.root, f"test/other{suffix}"), 100)
     given = [named] if isinstance(named, str) else named
-    urls = [f"{bucket.url}/{one.format(suffix)}" for one in given]
+    urls = [f"{bucket.url}/{item.format(suffix)}" for item in given]
     reader = bp.open(urls if len(urls) > 1 else urls[0], endpoint=bucket.endpoint)
     assert numbers(reader) == list(range(9))
 
@@ -345,7 +345,7 @@ def test_tables_of_lakes(name: str, bucket: Bucket) -> None:
 
 
 def oldest(reader: Any) -> int:
-    return min(reader._table.snapshots(), key=lambda one: one.timestamp_ms).snapshot_id
+    return min(reader._table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms).snapshot_id
 
 
 def test_a_lake_that_leads_out_of_its_folder(bucket: Bucket) -> None:
@@ -407,9 +407,9 @@ def test_models_in_several_files(bucket: Bucket) -> None:
         for part in range(2):
             suite.format = registry.by_suffix(f"x{suffix}").name
             schema, samples = suite.dataset(4)
-            some = [{**one, "name": f"{part}.{one['name']}"} for one in samples]
+            some = [{**sample, "name": f"{part}.{sample['name']}"} for sample in samples]
             suite.write(str(root / f"part-{part}{suffix}"), schema, some)
-            weights |= {one["name"]: f"part-{part}{suffix}" for one in some}
+            weights |= {row["name"]: f"part-{part}{suffix}" for row in some}
         (root / listed).write_text(json.dumps({"weight_map": weights}))
         opened_alike(bucket, listed)
         os.remove(root / f"part-1{suffix}")
@@ -421,14 +421,14 @@ def test_golden_files(bucket: Bucket) -> None:
     for name in ("arrow/hf_saved", "arrow/hf_dict", "models/checkpoints", "models/onnx"):
         shutil.copytree(GOLDEN / name, Path(bucket.root, name))
     opened_alike(bucket, "arrow/hf_saved")
-    splits = sorted(one.name for one in Path(bucket.root, "arrow/hf_dict").iterdir() if one.is_dir())
+    splits = sorted(path.name for path in Path(bucket.root, "arrow/hf_dict").iterdir() if path.is_dir())
     opened_alike(bucket, "arrow/hf_dict", split=splits[0])
-    found = [*Path(bucket.root).rglob("*.index"), *Path(bucket.root).rglob("*.onnx")]
-    assert len(found) > 2
-    for one in found:
+    result = [*Path(bucket.root).rglob("*.index"), *Path(bucket.root).rglob("*.onnx")]
+    assert len(result) > 2
+    for item in result:
         # Variables in slices are refused.
-        if one.name != "sliced.index":
-            opened_alike(bucket, str(one.relative_to(bucket.root)))
+        if item.name != "sliced.index":
+            opened_alike(bucket, str(item.relative_to(bucket.root)))
 
 
 def test_files_beside(bucket: Bucket) -> None:
@@ -463,9 +463,9 @@ def test_a_list_with_a_root(bucket: Bucket) -> None:
 
 def class_folders(bucket: Bucket, classes: int = 5, each: int = 4) -> str:
     for number in range(classes):
-        for one in range(each):
-            deep = "deep/" * (one % 2)
-            bucket.put(f"photos/class {number}/{deep}{one}.jpg", jpeg(8, 8 + number))
+        for item in range(each):
+            deep = "deep/" * (item % 2)
+            bucket.put(f"photos/class {number}/{deep}{item}.jpg", jpeg(8, 8 + number))
         bucket.put(f"photos/class {number}/.hidden/x.jpg", b"")
         bucket.put(f"photos/class {number}/notes.txt", b"")
     return "photos"
@@ -481,8 +481,8 @@ def test_class_folders(bucket: Bucket) -> None:
     ):
         assert remote.facts() == local.facts()
         spans, mine = remote.spans("image", [3, 0]), local.spans("image", [3, 0])
-        assert [one.removeprefix(bucket.url) for one in spans.files] == [
-            one.removeprefix(bucket.root) for one in mine.files
+        assert [file.removeprefix(bucket.url) for file in spans.files] == [
+            file.removeprefix(bucket.root) for file in mine.files
         ]
         assert spans.size.tolist() == mine.size.tolist()
 
@@ -558,7 +558,7 @@ IN_PLACE = (".tar", ".tfrecord", ".beton", ".rec", ".ffr", ".arrow", ".npy", ".m
 
 
 def asked(proxy: Proxy, kind: str = "GET") -> int:
-    return sum(one.kind == kind for one in proxy.requests)
+    return sum(request.kind == kind for request in proxy.requests)
 
 
 @pytest.mark.parametrize("suffix", IN_PLACE)
@@ -585,7 +585,9 @@ def test_a_sample_is_one_request(suffix: str, bucket: Bucket, proxy: Proxy) -> N
             pool.forget(object)
             proxy.requests.clear()
             reader[row]
-            assert [one.kind for one in proxy.requests] == ["GET"], [one.range for one in proxy.requests]
+            assert [request.kind for request in proxy.requests] == ["GET"], [
+                request.range for request in proxy.requests
+            ]
             # One request may bring a little of what lies around.
             assert proxy.requests[0].sent < 400_000
 
@@ -644,9 +646,9 @@ def test_a_loader_gives_the_same(suffix: str, bucket: Bucket) -> None:
     ):
         blocks = () if local.blocks() is None else ("quasi_random",)
         for order in ("sequential", "random", *blocks):
-            made = [loaded(one, order) for one in (local, remote)]
-            assert made[0] == made[1]
-            assert len(made[0]) == 40
+            result = [loaded(item, order) for item in (local, remote)]
+            assert result[0] == result[1]
+            assert len(result[0]) == 40
 
 
 def loaded(reader: bp.Reader, order: str) -> list[bytes]:
@@ -676,4 +678,4 @@ def test_a_cached_folder_is_not_fetched_again(bucket: Bucket, proxy: Proxy, tmp_
     proxy.requests.clear()
     with bp.open(f"{bucket.url}/{name}/", **options) as reader:
         assert loaded(reader, "random") == first
-    assert {one.kind for one in proxy.requests} == {"LIST"}
+    assert {request.kind for request in proxy.requests} == {"LIST"}

@@ -30,7 +30,7 @@ def leaf(value):
         return {"bytes": value.hex()}
     value = np.asarray(value)
     if value.dtype == object:
-        return {"shape": list(value.shape), "bytes": [bytes(one).hex() for one in value.reshape(-1)]}
+        return {"shape": list(value.shape), "bytes": [bytes(item).hex() for item in value.reshape(-1)]}
     content = value.tobytes().hex()
     if len(content) > 200:
         content = hashlib.sha256(value.tobytes()).hexdigest()
@@ -41,7 +41,7 @@ def plain(value):
     if isinstance(value, dict):
         return {name: plain(value[name]) for name in sorted(value)}
     if isinstance(value, (tuple, list)):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return leaf(value)
 
 
@@ -161,14 +161,14 @@ def example(number):
 
 
 examples = [example(number) for number in range(9)]
-serialized = [one.SerializeToString(deterministic=True) for one in examples]
+serialized = [item.SerializeToString(deterministic=True) for item in examples]
 keep("serialized", serialized)
 keep(
     "parsed back",
-    [tf.train.Example.FromString(one).SerializeToString(deterministic=True) for one in serialized],
+    [tf.train.Example.FromString(item).SerializeToString(deterministic=True) for item in serialized],
 )
 # The order of a map is not part of what protobuf promises.
-results["text"] = [sorted(str(tf.train.Example.FromString(one)).splitlines()) for one in serialized]
+results["text"] = [sorted(str(tf.train.Example.FromString(item)).splitlines()) for item in serialized]
 empty = tf.train.Example()
 keep(
     "empty example",
@@ -221,7 +221,7 @@ features = {
     "absent": tf.io.VarLenFeature(tf.float32),
 }
 keep("parse_example", tf.io.parse_example(serialized, features))
-keep("parse_single_example", [tf.io.parse_single_example(one, features) for one in serialized])
+keep("parse_single_example", [tf.io.parse_single_example(item, features) for item in serialized])
 keep(
     "to_dense",
     [
@@ -235,7 +235,7 @@ more = {
     "emb": tf.io.FixedLenSequenceFeature([2], tf.float32, allow_missing=True),
 }
 keep("sequences", tf.io.parse_example(serialized, more))
-keep("sequences single", [tf.io.parse_single_example(one, more) for one in serialized])
+keep("sequences single", [tf.io.parse_single_example(item, more) for item in serialized])
 for name, feature in {
     "required": {"odd": tf.io.FixedLenFeature([], tf.float32)},
     "wrong kind": {"label": tf.io.FixedLenFeature([], tf.float32)},
@@ -263,7 +263,7 @@ for shard in range(3):
 for reads in (None, 1, 2, 3, tf.data.AUTOTUNE):
     keep(f"reads {reads}", tf.data.TFRecordDataset(paths, num_parallel_reads=reads))
 pattern = os.path.join(folder, f"{which}-shard-*.tfrecord")
-results["glob"] = [os.path.basename(one)[-8:] for one in sorted(tf.io.gfile.glob(pattern))]
+results["glob"] = [os.path.basename(path)[-8:] for path in sorted(tf.io.gfile.glob(pattern))]
 keep(
     "list_files",
     D.list_files(pattern, shuffle=False).interleave(

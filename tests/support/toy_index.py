@@ -14,7 +14,7 @@ Size = struct.Struct("<I")
 
 
 def write_records(path: Path, records: list[bytes]) -> Path:
-    path.write_bytes(b"".join(Size.pack(len(one)) + one for one in records))
+    path.write_bytes(b"".join(Size.pack(len(record)) + record for record in records))
     return path
 
 

@@ -30,15 +30,15 @@ def asked(reader: Any, **options: Any) -> Iterator[Any]:
 
         def ask(path: str, expect: int = 200, /, **params: Any) -> Any:
             while True:
-                found = client.get(f"/api/{path}", params=params)
-                if not found.headers.get("content-type", "").startswith("application/json"):
-                    assert found.status_code == expect, found.text
-                    return found
-                value = found.json()
+                result = client.get(f"/api/{path}", params=params)
+                if not result.headers.get("content-type", "").startswith("application/json"):
+                    assert result.status_code == expect, result.text
+                    return result
+                value = result.json()
                 if isinstance(value, dict) and value.get("state") == "working":
                     # A request waits for a moment, so this is no busy loop. 409: the samples are looked for.
                     continue
-                assert found.status_code == expect, found.text
+                assert result.status_code == expect, result.text
                 return value["value"] if isinstance(value, dict) and value.get("state") == "ready" else value
 
         yield ask

@@ -78,9 +78,9 @@ def test_shares_missing_values_and_names_are_compared():
             "baseline": 1, "splits": {"dataset": part}, "leakage": dict.fromkeys(baseline.COPIES, 0),
         }  # fmt: skip
         now = {**entry, "fields": {"f": {**field, **changes}}}
-        found = baseline.compare(document(now), document(entry), {"dataset": "d"}, baseline.Limits())
-        assert all(text in baseline.text(found) for text in ("dataset, field 'f'",) if found)
-        return {violation.rule for violation in found}
+        result = baseline.compare(document(now), document(entry), {"dataset": "d"}, baseline.Limits())
+        assert all(text in baseline.text(result) for text in ("dataset, field 'f'",) if result)
+        return {violation.rule for violation in result}
 
     assert broken() == set()
     assert broken(missing=0.05) == {"missing"}

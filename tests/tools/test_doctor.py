@@ -286,7 +286,7 @@ def test_float64_where_float32_would_do(values, would_do):
     numbers = data([{"x": float(x)} for x in values], x=bp.Float())
     arrays = bp.open({"x": np.repeat(values[:, None], 3, 1)})
     for source, cells in ((numbers, 100), (arrays, 300)):
-        assert [(one.count, one.field) for one in found(source, "float64")] == [(cells, "x")] * would_do
+        assert [(item.count, item.field) for item in found(source, "float64")] == [(cells, "x")] * would_do
 
 
 def test_float64_of_varying_length():
@@ -414,7 +414,7 @@ def test_duplicates():
 def test_labels_that_come_again_are_no_duplicates():
     hot = np.eye(8, dtype=np.float32)[np.arange(64) % 8]
     names = [f"a class with a long name, number {n % 4}" for n in range(64)]
-    samples = [{"hot": one, "name": name} for one, name in zip(hot, names, strict=True)]
+    samples = [{"hot": item, "name": name} for item, name in zip(hot, names, strict=True)]
     schema = {"hot": bp.Tensor("float32", (8,)), "name": bp.Text()}
     assert found(data(samples, **schema), "duplicates") == []
 
@@ -451,8 +451,8 @@ def test_annotations_that_are_alike_are_no_duplicates(name, tmp_path, capsys):
     assert (finding.field, finding.count, finding.of, finding.samples) == ("image", 2, 24, (22, 23))
     assert "here 2 of 24 samples" in finding.mend
     bad = tmp_path / "bad.jsonl"
-    _, said = run(capsys, path, "--all", "--quarantine", bad)
-    assert "--quarantine leaves out 2 of 24 samples: 2 (image: the same bytes" in " ".join(said.out.split())
+    _, output = run(capsys, path, "--all", "--quarantine", bad)
+    assert "--quarantine leaves out 2 of 24 samples: 2 (image: the same bytes" in " ".join(output.out.split())
     assert len(bp.open(path, skip=bad)) == 22
 
 
@@ -636,7 +636,9 @@ def test_a_model_is_not_taken_for_a_dataset(tmp_path):
 def test_a_bucket(bucket, tmp_path):
     write(Path(bucket.root) / "a.tar", ({"image": c} for c in [*IMAGES, IMAGES[3]]), image=bp.Image())
     report = doctor.examine(f"s3://{bucket.name}/a.tar", endpoint=bucket.endpoint, cache=None)
-    assert [(one.check, one.count, numbers(one)) for one in report.findings] == [("duplicates", 1, [24])]
+    assert [(finding.check, finding.count, numbers(finding)) for finding in report.findings] == [
+        ("duplicates", 1, [24])
+    ]
     assert report.findings[0].examples[0].path == f"s3://{bucket.name}/a.tar"
 
 
@@ -670,7 +672,7 @@ def test_memory_does_not_grow_with_the_dataset():
     batches = list(sampling.batches(bp.open({"x": np.zeros((100_000, 2))}), None, 16))
     assert max(map(len, batches)) == sampling.STEP
     assert sum(map(len, batches)) == 100_000
-    assert {len(one) for one in sampling.batches(bp.open({"x": np.zeros(10)}), None, 1 << 30)} == {1}
+    assert {len(batch) for batch in sampling.batches(bp.open({"x": np.zeros(10)}), None, 1 << 30)} == {1}
 
 
 def test_progress_and_what_was_looked_at():
@@ -706,30 +708,30 @@ def damaged(tmp_path):
 
 
 def test_the_command_says_what_it_found(damaged, capsys):
-    code, said = run(capsys, damaged)
+    code, output = run(capsys, damaged)
     assert code == 1
-    assert re.search(r"^error +corrupt-samples  1 of 12 samples$", said.out, re.MULTILINE)
-    assert re.search(r"^warning +duplicates  1 of \d+ samples$", said.out, re.MULTILINE)
-    assert "looked at all of them" in said.out
-    assert said.out.endswith(f"{len(doctor.CHECKS)} checks: 1 error, 1 warning\n")
+    assert re.search(r"^error +corrupt-samples  1 of 12 samples$", output.out, re.MULTILINE)
+    assert re.search(r"^warning +duplicates  1 of \d+ samples$", output.out, re.MULTILINE)
+    assert "looked at all of them" in output.out
+    assert output.out.endswith(f"{len(doctor.CHECKS)} checks: 1 error, 1 warning\n")
 
 
 def test_only_and_without(damaged, capsys):
-    code, said = run(capsys, damaged, "--only", "duplicates,empty", "--without", "empty")
+    code, output = run(capsys, damaged, "--only", "duplicates,empty", "--without", "empty")
     assert code == 0
-    assert said.out.endswith("1 check: 1 warning\n")
-    code, said = run(capsys, damaged, "--only", "duplicate")
+    assert output.out.endswith("1 check: 1 warning\n")
+    code, output = run(capsys, damaged, "--only", "duplicate")
     assert code == 2
-    assert "did you mean duplicates" in said.err
+    assert "did you mean duplicates" in output.err
 
 
 def test_json(damaged, capsys):
-    code, said = run(capsys, damaged, "--json", "--world-size", "2")
-    report = json.loads(said.out)
+    code, output = run(capsys, damaged, "--json", "--world-size", "2")
+    report = json.loads(output.out)
     assert code == 1
     assert report["ok"] is False
     assert (report["samples"], report["looked_at"]) == (12, 12)
-    corrupt = next(one for one in report["findings"] if one["check"] == "corrupt-samples")
+    corrupt = next(row for row in report["findings"] if row["check"] == "corrupt-samples")
     assert (corrupt["count"], corrupt["examples"][0]["sample"]) == (1, 11)
     assert corrupt["docs"] == "docs/guides/doctor.md#corrupt-samples"
 
@@ -739,19 +741,19 @@ def test_quarantine_lists_what_to_leave_out(damaged, tmp_path, capsys):
     run(capsys, damaged, "--all", "--quarantine", bad)
     assert [json.loads(line)["sample"] for line in bad.read_text().splitlines()] == [10, 11]
     assert len(bp.open(damaged, skip=bad)) == 10
-    code, said = run(capsys, damaged, "--skip", bad)
+    code, output = run(capsys, damaged, "--skip", bad)
     assert code == 0
-    assert "nothing found" in said.out
+    assert "nothing found" in output.out
 
 
 def test_explain(capsys):
-    code, said = run(capsys, "--explain")
+    code, output = run(capsys, "--explain")
     assert code == 0
     for kind in doctor.CHECKS:
-        assert kind.name in said.out
-        assert kind.sentence in said.out
-    code, said = run(capsys, "--explain", "--json", "--only", "float64")
-    assert [one["check"] for one in json.loads(said.out)] == ["float64"]
+        assert kind.name in output.out
+        assert kind.sentence in output.out
+    code, output = run(capsys, "--explain", "--json", "--only", "float64")
+    assert [load["check"] for load in json.loads(output.out)] == ["float64"]
     assert run(capsys)[0] == 2
 
 
@@ -796,8 +798,8 @@ def test_ctrl_c_leaves_nothing(damaged, tmp_path):
     with processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=processes.PATIENCE)
-    assert (process.returncode, out, said) == (130, "", "batchplant: stopped\n")
+        out, output = process.communicate(timeout=processes.PATIENCE)
+    assert (process.returncode, out, output) == (130, "", "batchplant: stopped\n")
     assert not bad.exists()
 
 
@@ -815,5 +817,5 @@ def test_every_check_has_a_sentence_and_a_section():
 
 
 def test_names_are_told_apart():
-    for one, other in itertools.combinations(doctor.CHECKS, 2):
-        assert one.name != other.name
+    for combination, other in itertools.combinations(doctor.CHECKS, 2):
+        assert combination.name != other.name

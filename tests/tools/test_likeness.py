@@ -18,9 +18,9 @@ SEEDS = st.integers(0, 10_000)
 def hash_of(pixels):
     small = likeness.thumbnail(pixels)
     assert small is not None
-    found = likeness.perceptual_hash(small)
-    assert found is not None
-    return found
+    result = likeness.perceptual_hash(small)
+    assert result is not None
+    return result
 
 
 def bits(one, other):
@@ -28,9 +28,9 @@ def bits(one, other):
 
 
 def grouped(*images):
-    small = [likeness.thumbnail(one) for one in images]
-    hashes = np.array([likeness.perceptual_hash(one) for one in small], dtype=np.uint64)
-    return likeness.groups(hashes, np.array([likeness.reduced(one) for one in small]))
+    small = [likeness.thumbnail(item) for item in images]
+    hashes = np.array([likeness.perceptual_hash(item) for item in small], dtype=np.uint64)
+    return likeness.groups(hashes, np.array([likeness.reduced(item) for item in small]))
 
 
 @settings(max_examples=25, deadline=None)
@@ -92,17 +92,17 @@ def test_all_close_hashes_are_found(data):
     """The search by bands finds what comparing all pairs finds."""
     base = data.draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=12))
     flips = st.lists(st.integers(0, 62), max_size=8)
-    changed = [one ^ sum(1 << bit for bit in set(data.draw(flips))) for one in base]
+    changed = [item ^ sum(1 << bit for bit in set(data.draw(flips))) for item in base]
     hashes = np.array([*base, *changed], dtype=np.uint64)
     left, right = np.triu_indices(len(hashes), 1)
     close = likeness.distance(hashes[left], hashes[right]) <= likeness.CLOSE
     expected = set(zip(left[close].tolist(), right[close].tolist(), strict=True))
-    found = {
+    actual = {
         (min(pair), max(pair))
-        for one, other in likeness._candidates(hashes)
-        for pair in zip(one.tolist(), other.tolist(), strict=True)
+        for candidate, other in likeness._candidates(hashes)
+        for pair in zip(candidate.tolist(), other.tolist(), strict=True)
     }
-    assert found == expected
+    assert actual == expected
 
 
 @pytest.mark.parametrize("left_out", range(4))
@@ -113,7 +113,7 @@ def test_bits_that_differ_in_three_bands(left_out):
     other = sum(1 << bit for bit in flips)
     pairs = list(likeness._candidates(np.array([0, other], dtype=np.uint64)))
     assert pairs
-    assert {tuple(sorted((*one.tolist(), *two.tolist()))) for one, two in pairs} == {(0, 1)}
+    assert {tuple(sorted((*pair.tolist(), *two.tolist()))) for pair, two in pairs} == {(0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -151,5 +151,5 @@ def test_repeats_are_counted(values, step):
     for start in range(0, len(values), step):
         held.add(hashes[start : start + step], np.arange(start, min(start + step, len(values))))
     first: dict[int, int] = {}
-    expected = [(at, first[one]) for at, one in enumerate(values) if first.setdefault(one, at) != at]
+    expected = [(at, first[value]) for at, value in enumerate(values) if first.setdefault(value, at) != at]
     assert held.repeats(100) == (len(expected), expected)

@@ -58,7 +58,7 @@ def place(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "scratch").mkdir()
     yield str(tmp_path / "scratch")
     assert os.listdir(tmp_path / "scratch") == []
-    assert not [one for one in psutil.Process().children(recursive=True) if _measures(one)]
+    assert not [child for child in psutil.Process().children(recursive=True) if _measures(child)]
 
 
 def _measures(process: psutil.Process) -> bool:
@@ -117,15 +117,15 @@ def test_what_is_a_candidate_depends_on_the_schema() -> None:
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_installed", lambda package: package != "pyarrow")
     assert "beton" in measure.candidates({"x": bp.Int()})
-    said = measure.refusals({"x": bp.Int()})["parquet"]
-    assert said == 'pyarrow is not installed: pip install "batchplant[arrow]"'
+    output = measure.refusals({"x": bp.Int()})["parquet"]
+    assert output == 'pyarrow is not installed: pip install "batchplant[arrow]"'
 
 
 def test_candidates_with_options_are_parsed() -> None:
-    found = Candidate.parse("parquet:compression=zstd:shard_samples=10:lossless=true")
-    assert found.format == "parquet"
-    assert found.options == {"compression": "zstd", "shard_samples": 10, "lossless": True}
-    assert found.label == "parquet:compression=zstd:shard_samples=10:lossless=True"
+    result = Candidate.parse("parquet:compression=zstd:shard_samples=10:lossless=true")
+    assert result.format == "parquet"
+    assert result.options == {"compression": "zstd", "shard_samples": 10, "lossless": True}
+    assert result.label == "parquet:compression=zstd:shard_samples=10:lossless=True"
     with pytest.raises(bp.OptionError, match="not NAME=VALUE"):
         Candidate.parse("parquet:zstd")
     with pytest.raises(bp.OptionError, match="parquet"):
@@ -146,9 +146,9 @@ def test_the_front_is_what_no_other_beats(points: list[tuple[int, int]]) -> None
         for number, (size, speed) in enumerate(points)
         if not any(a <= size and b >= speed and (a, b) != (size, speed) for a, b in points)
     }
-    found = pareto(rows)
-    assert {one.label for one in found} == expected
-    sizes = [one.bytes_per_sample for one in found]
+    result = pareto(rows)
+    assert {item.label for item in result} == expected
+    sizes = [item.bytes_per_sample for item in result]
     assert sizes == sorted(sizes)
 
 
@@ -180,7 +180,7 @@ def test_no_name_in_a_figure_lies_on_another() -> None:
     frame = figure.axes[0].get_window_extent(renderer)
     assert len(boxes) == len(rows)
     assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 for box in boxes)
-    assert not any(one.overlaps(two) for one, two in itertools.combinations(boxes, 2))
+    assert not any(combination.overlaps(two) for combination, two in itertools.combinations(boxes, 2))
 
 
 def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
         back = bp.Columns.concat(list(staged.batches()))
         expected = reader.read(rows)
     assert staged.samples == back.rows == 40
-    assert [bytes(one) for one in back["image"]] == [bytes(one) for one in expected["image"]]
+    assert [bytes(item) for item in back["image"]] == [bytes(value) for value in expected["image"]]
     assert back["label"].tolist() == expected["label"].tolist()
-    assert [one is None for one in back["note"]] == [one is None for one in expected["note"]]
+    assert [item is None for item in back["note"]] == [value is None for value in expected["note"]]
 
 
 # -- files in and out of memory -----------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_disk_that_is_too_small_is_refused(
 
 def test_wrong_arguments_are_told_before_anything_is_written(dataset: str, place: str) -> None:
     with bp.open(dataset) as reader:
-        for names, options, said in (
+        for names, options, text in (
             (["beton"], {"pipeline": "x"}, "pipeline is one of"),
             (["beton"], {"rounds": 0}, "rounds"),
             (["beton"], {"seconds": 0}, "seconds"),
@@ -246,7 +246,7 @@ def test_wrong_arguments_are_told_before_anything_is_written(dataset: str, place
             ([], {}, "no format"),
             (["npy", "tiff"], {}, "npy cannot hold image fields; tiff is read only"),
         ):
-            with pytest.raises(bp.OptionError, match=said):
+            with pytest.raises(bp.OptionError, match=text):
                 measure.formats(reader, names, scratch=place, **options)
         with pytest.raises(bp.NotFoundError, match="scratch"):
             measure.formats(reader, ["beton"], scratch=place + "/nowhere")
@@ -277,22 +277,22 @@ def test_a_first_epoch_has_every_sample_once() -> None:
     reader = numbers()
     for seconds in (None, 60.0):
         reader.asked.clear()
-        found = timing.epoch(reader, timing.EpochSettings(256), batch_size=256, seconds=seconds, once=True)
+        result = timing.epoch(reader, timing.EpochSettings(256), batch_size=256, seconds=seconds, once=True)
         assert sorted(itertools.chain(*reader.asked)) == list(range(100))
         # A batch of all would be the whole epoch, and its start.
         assert len(reader.asked) == timing.MIN_BATCHES
-        assert found.samples == 100
-        assert found.first_batch_seconds > 0
-        assert found.rate_with_start > 0
+        assert result.samples == 100
+        assert result.first_batch_seconds > 0
+        assert result.rate_with_start > 0
 
 
 def test_a_short_epoch_goes_on_until_enough_batches_came() -> None:
     """However few samples there are, and however short the time; the batches are as large as asked."""
     reader = numbers(3)
-    found = timing.epoch(reader, timing.EpochSettings(64), batch_size=64, seconds=0.0)
-    assert {len(one) for one in reader.asked} == {64}
-    assert found.samples >= 64 * timing.MIN_COUNTED_BATCHES
-    assert found.rate > 0
+    result = timing.epoch(reader, timing.EpochSettings(64), batch_size=64, seconds=0.0)
+    assert {len(item) for item in reader.asked} == {64}
+    assert result.samples >= 64 * timing.MIN_COUNTED_BATCHES
+    assert result.rate > 0
     # Another one: a thread may still be at a batch of the first.
     reader = numbers(3)
     only = timing.epoch(reader, timing.EpochSettings(2), batch_size=2, seconds=0.0, indices=np.array([1, 2]))
@@ -312,10 +312,10 @@ def test_the_start_of_an_epoch_is_told_and_not_counted(monkeypatch: pytest.Monke
                 yield batch
 
     monkeypatch.setattr(timing, "Loader", Slow)
-    found = timing.epoch(reader, timing.EpochSettings(10), batch_size=10, seconds=None)
-    assert found.first_batch_seconds == 100
-    assert found.rate == pytest.approx(10)
-    assert found.rate_with_start == pytest.approx(1000 / 595)
+    result = timing.epoch(reader, timing.EpochSettings(10), batch_size=10, seconds=None)
+    assert result.first_batch_seconds == 100
+    assert result.rate == pytest.approx(10)
+    assert result.rate_with_start == pytest.approx(1000 / 595)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_a_scan_counts_whole_passes() -> None:
     assert reader.asked == [list(range(100))] * 2
     reader.asked.clear()
     timing.scan(reader, sample_bytes=8, seconds=0.0, fields=["x"])
-    assert all(one == list(range(100)) for one in reader.asked)
+    assert all(item == list(range(100)) for item in reader.asked)
 
 
 def test_a_candidate_is_written_with_its_own_suffix(
@@ -436,21 +436,23 @@ def test_every_row_is_complete_and_a_failure_is_a_row(
     seen: list[tuple[int, int, str]] = []
     names = ["webdataset", "npz:shard_samples=20", "npy", *odd_formats]
     with bp.open(dataset) as reader:
-        rows = measure.formats(reader, names, scratch=place, progress=lambda *one: seen.append(one), **QUICK)
+        rows = measure.formats(
+            reader, names, scratch=place, progress=lambda *item: seen.append(item), **QUICK
+        )
         data = staging.size_of(reader.read(range(N)))
-    assert [one.label for one in rows] == names
+    assert [row.label for row in rows] == names
     tar, shards, npy, dies, fails, breaks = rows
-    for one in (tar, shards):
-        assert one.error is None
+    for item in (tar, shards):
+        assert item.error is None
         for name in ALWAYS:
-            assert getattr(one, name) > 0, name
+            assert getattr(item, name) > 0, name
         for name in RATES:
-            assert 0 < getattr(one, name) <= one.best[name], name
-        assert one.best["open_seconds"] <= one.open_seconds
-        assert (one.samples, one.data) == (N, data)
-        assert one.bytes > data / 2
-        assert one.fetched is one.requests is None
-        assert 1 <= one.rounds <= 2
+            assert 0 < getattr(item, name) <= item.best[name], name
+        assert item.best["open_seconds"] <= item.open_seconds
+        assert (item.samples, item.data) == (N, data)
+        assert item.bytes > data / 2
+        assert item.fetched is item.requests is None
+        assert 1 <= item.rounds <= 2
     assert tar.files >= 1
     assert shards.files >= 3
     assert npy.error == "npy cannot hold image fields"
@@ -478,14 +480,14 @@ def test_what_the_loader_cannot_do_is_a_remark(place: str, tmp_path: Path) -> No
     """Images of several sizes, and no pipeline that makes them one: all else is measured."""
     images = [{"image": jpeg(number, 20 + number)} for number in range(8)]
     with bp.create(tmp_path / "x.beton", {"image": bp.Image()}) as out:
-        for one in images:
-            out.append(one)
+        for image in images:
+            out.append(image)
     with bp.open(tmp_path / "x.beton") as reader:
-        (found,) = measure.formats(reader, ["webdataset"], scratch=place, pipeline="none", **QUICK)
-    assert found.error is None
-    assert found.random_rate > 0
-    assert found.epoch_cold is found.epoch_warm is None
-    assert found.remarks[0].startswith("no epoch: ")
+        (result,) = measure.formats(reader, ["webdataset"], scratch=place, pipeline="none", **QUICK)
+    assert result.error is None
+    assert result.random_rate > 0
+    assert result.epoch_cold is result.epoch_warm is None
+    assert result.remarks[0].startswith("no epoch: ")
 
 
 @pytest.mark.parametrize("moment", ["taking", "writing", "round"])
@@ -507,11 +509,11 @@ def test_a_bucket_counts_bytes_and_is_empty_again(
         rows = measure.formats(
             reader, ["beton", "webdataset"], scratch=place, remote="s3://writes/tries/", **QUICK
         )
-    for one in rows:
-        assert one.error is None
-        assert one.data <= one.fetched <= 2 * one.bytes
-        assert one.requests >= 1
-        assert one.epoch_cold > 0
+    for row in rows:
+        assert row.error is None
+        assert row.data <= row.fetched <= 2 * row.bytes
+        assert row.requests >= 1
+        assert row.epoch_cold > 0
     assert shelf() == []
 
 

@@ -112,7 +112,7 @@ def test_why_agrees_with_a_logging_loop(
         for step, batches in log.items():
             assert [run.ids(step, rank).tolist() for rank in range(len(batches))] == batches
             seen = list(run.samples(step, draws=False))
-            assert [one.loss for one in seen] == [float(np.float16(i)) for batch in batches for i in batch]
+            assert [item.loss for item in seen] == [float(np.float16(i)) for batch in batches for i in batch]
             assert run.notes().values(step) == {"loss": float(step)}
         if log:
             step = max(log)
@@ -148,10 +148,10 @@ def test_positions_worst_and_spikes(data, tmp_path, capsys):
         position = loaders[0]._make_order(stretch.epoch).find(np.array([5]))[0]
         assert run.step_at(stretch.epoch, int(position)) == (step, rank)
         assert run.ids(step, rank)[row] == 5
-    assert [one.sample for one in run.worst(6)] == [5] * 6
+    assert [item.sample for item in run.worst(6)] == [5] * 6
     spikes = run.spikes()
     # What is usual is not known at once.
-    assert {one.step for one in spikes.steps} == {step for step, _, _ in seen if step >= 10}
+    assert {step.step for step in spikes.steps} == {step for step, _, _ in seen if step >= 10}
     assert spikes.samples[0] == (5, len(spikes.steps))
     with pytest.raises(OptionError, match="no values of accuracy"):
         run.spikes("accuracy")
@@ -159,7 +159,7 @@ def test_positions_worst_and_spikes(data, tmp_path, capsys):
     assert cli.main(["why", path, "--step", str(step), "--json", "-n", "0"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["count"] == 8
-    assert 5 in {one["sample"] for one in told["samples"]}
+    assert 5 in {row["sample"] for row in told["samples"]}
     for arguments, text in (
         ([], "48 steps"), (["--step", str(step)], "n.npz"), (["--sample", "5"], f"{step}"),
         (["--worst", "3"], "6"),
@@ -185,7 +185,7 @@ def test_draws_and_augmented_samples_are_those_of_the_run(tmp_path):
         for step, batch in enumerate(batches):
             assert run.ids(step).tolist() == batch["ids"].tolist()
             seen = list(run.samples(step))
-            assert all(one.draws["image"].box for one in seen)
+            assert all(item.draws["image"].box for item in seen)
             shown, images = run.augmented(seen)
             assert set(images) == {"image"}
             assert np.array_equal(np.stack(shown["image"]), batch["image"])

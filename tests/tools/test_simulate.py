@@ -56,12 +56,12 @@ def test_yaml_toml_and_json_say_the_same(tmp_path: Path) -> None:
         "toml": "[data]\nsamples = 1e6\nfiles = 10\n[cluster]\nranks = 16\n",
         "json": '{"data": {"samples": 1000000, "files": 10}, "cluster": {"ranks": 16}}',
     }
-    found = []
+    result = []
     for suffix, text in texts.items():
         (tmp_path / f"plan.{suffix}").write_text(text)
-        found.append(read_plan(tmp_path / f"plan.{suffix}"))
-    assert found[0] == found[1] == found[2]
-    assert (found[0].data.samples, found[0].cluster.ranks) == (10**6, 16)
+        result.append(read_plan(tmp_path / f"plan.{suffix}"))
+    assert result[0] == result[1] == result[2]
+    assert (result[0].data.samples, result[0].cluster.ranks) == (10**6, 16)
 
 
 @pytest.mark.parametrize("given", ["289kB", "289 kB", "289000", 289000, 289e3])
@@ -70,8 +70,8 @@ def test_every_number_of_bytes_takes_a_unit(tmp_path: Path, given: Any) -> None:
     text = ["data: {samples: 1e6, files: 10}", "loader: {order: random}"]
     (tmp_path / "plan.yaml").write_text("\n".join(text))
     plan = read_plan(tmp_path / "plan.yaml").set(dict.fromkeys(names, given))
-    found = plan.as_dict()
-    assert [found[part][name] for part, name in (one.split(".") for one in names)] == [289_000] * 5
+    result = plan.as_dict()
+    assert [result[part][name] for part, name in (name.split(".") for name in names)] == [289_000] * 5
     assert plan.set({"index_bytes": "0.5"}).data.index_bytes == 0.5
     (tmp_path / "plan.yaml").write_text("data:\n  index_bytes: 289kB\n")
     assert read_plan(tmp_path / "plan.yaml").data.index_bytes == 289_000
@@ -80,7 +80,7 @@ def test_every_number_of_bytes_takes_a_unit(tmp_path: Path, given: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("data:\n  sample: 5\n", "did you mean samples"),
         ("cluster:\n  ranks: many\n", "ranks is a number"),
@@ -94,9 +94,9 @@ def test_every_number_of_bytes_takes_a_unit(tmp_path: Path, given: Any) -> None:
         ("data:\n  block_bytes: 10kB\n  samples: 1e10\n", "blocks"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "plan.yaml").write_text(text)
-    with pytest.raises(BatchplantError, match=said) as raised:
+    with pytest.raises(BatchplantError, match=message) as raised:
         read_plan(tmp_path / "plan.yaml")
     assert "plan.yaml" in str(raised.value)
 
@@ -109,8 +109,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_one_value_by_its_name() -> None:
-    found = Plan().set({"ranks": "10_000", "store.bandwidth": "25Gbit/s"})
-    assert (found.cluster.ranks, found.store.bandwidth) == (10_000, 3.125e9)
+    result = Plan().set({"ranks": "10_000", "store.bandwidth": "25Gbit/s"})
+    assert (result.cluster.ranks, result.store.bandwidth) == (10_000, 3.125e9)
     with pytest.raises(BatchplantError, match=r"node\.bandwidth or store\.bandwidth"):
         Plan().set({"bandwidth": "1GB/s"})
 
@@ -130,7 +130,7 @@ def test_samples_lie_one_after_another_and_none_is_lost(aligned: bool) -> None:
     same = place % plan.samples_per_block > 0
     assert (spans.start[1:] == spans.start[:-1] + spans.size[:-1])[same].all()
     ends = [data.file_size(number) for number in range(7)]
-    assert [int((spans.start + spans.size)[spans.file == one].max()) for one in range(7)] == ends
+    assert [int((spans.start + spans.size)[spans.file == number].max()) for number in range(7)] == ends
     # Any of them can be asked for without the others.
     picked = np.array([2999, 5, 1234])
     assert data.ranges(None, picked).start.tolist() == spans.start[picked].tolist()
@@ -189,7 +189,7 @@ def test_a_node_finds_in_its_cache_what_it_has_fetched(found: Any) -> None:
             ({"cluster": {"step": 0}}, {"cluster": {"step": "1s"}}),
         ),
     ],
-    ids=lambda one: "-".join(next(iter(one.values()))),
+    ids=lambda item: "-".join(next(iter(item.values()))),
 )
 def test_what_is_better_is_not_slower(better: dict[str, Any], worse: dict[str, Any]) -> None:
     fast, slow = simulate(small(**better)), simulate(small(**worse))
@@ -250,11 +250,11 @@ def test_of_ten_billion_samples_nothing_is_kept() -> None:
     # Let the system count the most memory anew.
     Path("/proc/self/clear_refs").write_text("5")
     before = most_memory()
-    made = simulate(plan)
+    result = simulate(plan)
     assert most_memory() - before < 100e6
-    assert made.samples_per_rank == (10**6, 10**6)
-    assert made.later.requests == pytest.approx(10**6, rel=0.2)
-    assert "1 of 10,000 ranks" in made.sampled
+    assert result.samples_per_rank == (10**6, 10**6)
+    assert result.later.requests == pytest.approx(10**6, rel=0.2)
+    assert "1 of 10,000 ranks" in result.sampled
 
 
 # -- the same as a real loader -----------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_a_real_loader_makes_the_same_requests(order: str, web: Any, made: Path,
     with bp.open(made) as local:
         spans = local.ranges(None, np.arange(500))
         told = virtual(local, made, order, 64 << 20)
-    for rank, one in enumerate(told):
+    for rank, item in enumerate(told):
         web.proxy.reset()
         with bp.open(url, fetch_bytes=64 << 20) as remote:
             loader = bp.Loader(
@@ -324,7 +324,7 @@ def test_a_real_loader_makes_the_same_requests(order: str, web: Any, made: Path,
             loader.close()
         asked = [request.headers["range"].removeprefix("bytes=").split("-") for request in web.proxy.requests]
         sizes = [int(end) + 1 - int(start) for start, end in asked if int(start) in range(*_data(spans))]
-        assert (one.fetching.requests, one.fetching.bytes) == (len(sizes), sum(sizes))
+        assert (item.fetching.requests, item.fetching.bytes) == (len(sizes), sum(sizes))
 
 
 def _data(spans: Any) -> tuple[int, int]:
@@ -383,17 +383,17 @@ def test_batches_that_share_cells_are_all_asked_for_ahead() -> None:
     """Of cells of which each batch needs little; what was asked for is there, or on its way."""
     plan = SPARSE.but(loader={"fetch_bytes": "30MB"})
     clock, data = Clock(), Dataset(plan)
-    one = Rank(clock, Way(clock, plan, 1), None, plan, data, lambda _: data.file_size(0), lambda: None)
+    rank = Rank(clock, Way(clock, plan, 1), None, plan, data, lambda _: data.file_size(0), lambda: None)
     shard = Orders(plan).shard(0, 0)
-    one.begin(shard, None, 10**9)
+    rank.begin(shard, None, 10**9)
     assert clock.tick()
-    assert one.prefetcher is not None
-    asked = sum(map(one.prefetcher.is_ready, range(len(shard))))
+    assert rank.prefetcher is not None
+    asked = sum(map(rank.prefetcher.is_ready, range(len(shard))))
     assert 10 < asked < len(shard)
-    source = one._source("0")
+    source = rank._source("0")
     for number in range(asked):
         spans = data.ranges(None, shard.batch(number))
-        assert one._pool.covering(source.blocks[1], spans.start, spans.size) is not None, number
+        assert rank._pool.covering(source.blocks[1], spans.start, spans.size) is not None, number
 
 
 def test_blocks_between_the_samples_of_a_batch_are_not_needed_by_it() -> None:
@@ -406,18 +406,18 @@ def test_blocks_between_the_samples_of_a_batch_are_not_needed_by_it() -> None:
 @pytest.mark.exhaustive
 def test_memory_that_is_too_small_costs_requests_not_bytes() -> None:
     """A tenth of the data fits, and samples are fetched by themselves: each once, or a little more."""
-    found = [simulate(SPARSE.but(loader={"fetch_bytes": room})) for room in ("300MB", "20MB", "3MB")]
-    assert SPARSE.bytes <= found[0].first.bytes < 1.02 * SPARSE.bytes
-    assert [one.first.bytes / SPARSE.bytes < 1.1 for one in found] == [True] * 3
-    assert found[1].first.requests > 1500
-    assert found[0].first.requests < 100
-    assert found[1].first.seconds <= found[2].first.seconds
+    result = [simulate(SPARSE.but(loader={"fetch_bytes": room})) for room in ("300MB", "20MB", "3MB")]
+    assert SPARSE.bytes <= result[0].first.bytes < 1.02 * SPARSE.bytes
+    assert [item.first.bytes / SPARSE.bytes < 1.1 for item in result] == [True] * 3
+    assert result[1].first.requests > 1500
+    assert result[0].first.requests < 100
+    assert result[1].first.seconds <= result[2].first.seconds
 
 
 def test_orders_are_those_of_a_loader() -> None:
     plan = small(cluster={"ranks": 3})
-    made = Orders(plan)
-    samples = np.concatenate([np.concatenate(list(made.shard(1, rank))) for rank in range(3)])
+    result = Orders(plan)
+    samples = np.concatenate([np.concatenate(list(result.shard(1, rank))) for rank in range(3)])
     assert sorted(samples.tolist()) == list(range(3000))
 
 
@@ -428,11 +428,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["simulate", "--example"]) == 0
     (tmp_path / "plan.yaml").write_text(capsys.readouterr().out)
     changes = ("samples=4000", "files=4", "cluster.ranks=2", "sample_bytes=10kB", "cache=0")
-    options = [part for one in changes for part in ("--set", one)]
+    options = [part for change in changes for part in ("--set", change)]
     assert main(["simulate", str(tmp_path / "plan.yaml"), *options, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["plan"]["data"]["samples"] == 4000
-    assert said["first"]["samples_per_second"] > 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["plan"]["data"]["samples"] == 4000
+    assert answer["first"]["samples_per_second"] > 0
     assert main(["simulate", str(tmp_path / "plan.yaml"), *options]) == 0
     out = capsys.readouterr().out
     assert "limited by" in out
@@ -442,13 +442,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     changes = ("samples=5000", "files=4", "ranks=2", "sample_bytes=10kB")
-    options = [part for one in changes for part in ("--set", one)]
+    options = [part for change in changes for part in ("--set", change)]
     assert main(["simulate", *options, "--figure", str(tmp_path / "run.png")]) == 0
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "which plan"),
         (["none.yaml"], "no such plan"),
@@ -458,6 +458,6 @@ def test_the_figure(tmp_path: Path) -> None:
         (["--set", "bandwidth=5"], "which bandwidth"),
     ],
 )
-def test_wrong_use_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_said(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -103,12 +103,12 @@ class Case:
             self.write(path, samples, classes)
             return self.made(path), list(sys.modules)
 
-        found = in_child(work)
-        assert isinstance(found[0], dict), found
-        for module in found[1]:
+        answer = in_child(work)
+        assert isinstance(answer[0], dict), answer
+        for module in answer[1]:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
-        return found[0]
+        return answer[0]
 
     def become_template(self) -> None:
         """What is there now is there before each conversion."""

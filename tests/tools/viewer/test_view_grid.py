@@ -51,12 +51,12 @@ def jpeg(number: int, height: int = 40, width: int = 60) -> bytes:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images of three colours; sample 7 is damaged, 11 is no image."""
-    found = tmp_path_factory.mktemp("view") / "images.beton"
+    result = tmp_path_factory.mktemp("view") / "images.beton"
     schema = {
         "image": bp.Image(), "label": bp.Int(names=NAMES), "caption": bp.Text(), "score": bp.Float("float32"),
         "note": bp.Text(optional=True),
     }  # fmt: skip
-    with bp.create(found, schema=schema) as writer:
+    with bp.create(result, schema=schema) as writer:
         for n in range(COUNT):
             writer.append(
                 {
@@ -64,21 +64,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "score": (n * 7) % 60, "note": None if n % 2 else f"n{n:02d}",
                 }
             )  # fmt: skip
-    data = bytearray(found.read_bytes())
-    with bp.open(found) as reader:
+    data = bytearray(result.read_bytes())
+    with bp.open(result) as reader:
         spans = reader.spans("image", [7, 11])
         assert spans is not None
         (start, other), (size, _) = spans.start.tolist(), spans.size.tolist()
     data[start + size // 2 : start + size] = bytes(size - size // 2)
     data[other : other + 4] = b"what"
-    found.write_bytes(data)
-    return found
+    result.write_bytes(data)
+    return result
 
 
 @pytest.fixture
 def reader(path: Path) -> Iterator[Reader]:
-    with bp.open(path) as found:
-        yield found
+    with bp.open(path) as result:
+        yield result
 
 
 @contextlib.contextmanager
@@ -90,12 +90,12 @@ def asking(reader: Reader) -> Iterator[Callable[..., Any]]:
 
         def ask(path: str, *, status: int = 200, **params: Any) -> Any:
             for _ in range(500):
-                found = client.get(f"/api/{path}", params=params)
-                body = found.json() if found.headers.get("content-type") == "application/json" else found
+                result = client.get(f"/api/{path}", params=params)
+                body = result.json() if result.headers.get("content-type") == "application/json" else result
                 if not (isinstance(body, dict) and body.get("state") == "working"):
                     break
                 time.sleep(0.01)
-            assert found.status_code == status, found.text
+            assert result.status_code == status, result.text
             return body["value"] if isinstance(body, dict) and body.get("state") == "ready" else body
 
         yield ask
@@ -105,18 +105,18 @@ def asking(reader: Reader) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def ask(reader: Reader) -> Iterator[Callable[..., Any]]:
-    with asking(reader) as found:
-        yield found
+    with asking(reader) as result:
+        yield result
 
 
 # -- what there is -----------------------------------------------------------------------------------------
 
 
 def test_the_page_is_told_what_is_open(ask: Callable[..., Any], path: Path) -> None:
-    found = ask("dataset")
-    assert (found["title"], found["path"], found["samples"]) == ("images.beton", str(path), COUNT)
-    assert (found["layout"], found["image"], found["label"]) == ("grid", "image", "label")
-    shows = {one["name"]: one["shows"] for one in found["fields"]}
+    result = ask("dataset")
+    assert (result["title"], result["path"], result["samples"]) == ("images.beton", str(path), COUNT)
+    assert (result["layout"], result["image"], result["label"]) == ("grid", "image", "label")
+    shows = {row["name"]: row["shows"] for row in result["fields"]}
     assert shows == {
         "image": "image",
         "label": "class",
@@ -124,7 +124,7 @@ def test_the_page_is_told_what_is_open(ask: Callable[..., Any], path: Path) -> N
         "score": "number",
         "note": "text",
     }
-    assert found["fields"][1]["names"] == list(NAMES)
+    assert result["fields"][1]["names"] == list(NAMES)
 
 
 def test_a_password_in_a_url_is_not_shown() -> None:
@@ -149,16 +149,16 @@ def test_what_has_no_images_is_a_table(data: dict[str, Any], layout: str) -> Non
 
 def numbers(ask: Callable[..., Any], **query: Any) -> list[int]:
     count = ask("rows", **query)["count"]
-    found = ask("samples", **query, count=500)
-    assert found["count"] == count
-    assert [one["row"] for one in found["samples"]] == list(range(count))
-    return [one["sample"] for one in found["samples"]]
+    result = ask("samples", **query, count=500)
+    assert result["count"] == count
+    assert [row["row"] for row in result["samples"]] == list(range(count))
+    return [row["sample"] for row in result["samples"]]
 
 
 def test_all_samples_in_their_order_need_no_job(ask: Callable[..., Any]) -> None:
     assert ask("rows") == {"count": COUNT, "of": COUNT, "note": ""}
     assert numbers(ask) == list(range(COUNT))
-    assert [one["sample"] for one in ask("samples", start=58, count=10)["samples"]] == [58, 59]
+    assert [row["sample"] for row in ask("samples", start=58, count=10)["samples"]] == [58, 59]
     assert ask("samples", start=COUNT + 5)["samples"] == []
 
 
@@ -173,7 +173,7 @@ def test_a_condition_a_search_and_a_sort_go_together(ask: Callable[..., Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("IMAGE 59", [59]),
         ("GRÖSSER", list(range(COUNT))),
@@ -185,8 +185,8 @@ def test_a_condition_a_search_and_a_sort_go_together(ask: Callable[..., Any]) ->
         (".*", []),
     ],
 )
-def test_search_finds_texts_and_classes(ask: Callable[..., Any], text: str, found: list[int]) -> None:
-    assert numbers(ask, search=text) == found
+def test_search_finds_texts_and_classes(ask: Callable[..., Any], text: str, expected: list[int]) -> None:
+    assert numbers(ask, search=text) == expected
 
 
 def test_a_text_at_the_end_of_a_cell_and_the_start_of_the_next_is_found_where_it_is() -> None:
@@ -227,7 +227,7 @@ def test_long_texts_are_sorted_by_what_there_is_memory_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "said", "status"),
+    ("query", "message", "status"),
     [
         ({"where": 'label = "Green"'}, "column 7 of the filter", 400),
         ({"where": "nothing > 1"}, "there is no field 'nothing'", 422),
@@ -235,13 +235,13 @@ def test_long_texts_are_sorted_by_what_there_is_memory_for() -> None:
     ],
 )
 def test_what_is_wrong_with_a_query_is_said(
-    ask: Callable[..., Any], query: dict[str, str], said: str, status: int
+    ask: Callable[..., Any], query: dict[str, str], message: str, status: int
 ) -> None:
-    found = ask("rows", **query)
-    assert found["state"] == "failed"
-    assert said in found["error"]["message"]
+    result = ask("rows", **query)
+    assert result["state"] == "failed"
+    assert message in result["error"]["message"]
     # And by whoever asks for what it would leave.
-    assert said in ask("samples", **query, status=status)["error"]["message"]
+    assert message in ask("samples", **query, status=status)["error"]["message"]
 
 
 def test_who_asks_too_early_is_told_to_wait(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,15 +306,15 @@ def test_damage_is_shown_in_its_place(ask: Callable[..., Any]) -> None:
     cells = ask("samples", start=11, count=1)["samples"][0]["cells"]
     assert "no image" in cells["image"]["error"]
     assert cells["caption"]["text"].startswith("Image 11")
-    full = {one["field"]: one for one in ask("sample/11")["cells"]}
+    full = {row["field"]: row for row in ask("sample/11")["cells"]}
     assert "no image" in full["image"]["error"]
     assert full["image"]["hex"].startswith("77686174")
     assert full["label"]["text"] == "blau"
 
 
 def test_a_sample_in_full_says_where_it_lies(ask: Callable[..., Any], path: Path) -> None:
-    found = ask("sample/4")
-    cells = {one["field"]: one for one in found["cells"]}
+    result = ask("sample/4")
+    cells = {row["field"]: row for row in result["cells"]}
     place, data = cells["image"]["place"], path.read_bytes()
     assert (place["file"], place["exact"]) == (str(path), True)
     stored = data[place["start"] : place["start"] + place["size"]]
@@ -331,8 +331,12 @@ def test_neighbours_are_those_of_the_list(ask: Callable[..., Any]) -> None:
     assert "previous" not in ask("sample/0")
     query = {"where": 'label == "Green"', "sort": "score", "down": "1"}
     listed = numbers(ask, **query)
-    found = ask(f"sample/{listed[3]}", **query)
-    assert (found["row"], found["previous"]["sample"], found["next"]["sample"]) == (3, listed[2], listed[4])
+    result = ask(f"sample/{listed[3]}", **query)
+    assert (result["row"], result["previous"]["sample"], result["next"]["sample"]) == (
+        3,
+        listed[2],
+        listed[4],
+    )
     assert ask("sample/0", **query)["row"] is None
 
 
@@ -345,7 +349,7 @@ def test_samples_are_found_by_number_and_by_key(ask: Callable[..., Any], tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.jpg").write_bytes(jpeg(0))
     with bp.open(tmp_path) as folder, asking(folder) as keyed:
-        assert [one["key"] for one in keyed("samples")["samples"]] == ["a/a.jpg", "b/b.jpg"]
+        assert [row["key"] for row in keyed("samples")["samples"]] == ["a/a.jpg", "b/b.jpg"]
         assert keyed("find", sample="b/b.jpg") == {"sample": 1, "row": 1}
         assert numbers(keyed, search="B.JPG") == [1]
 
@@ -387,8 +391,8 @@ def test_requests_have_limits(ask: Callable[..., Any]) -> None:
     with asking(big) as asked:
         assert len(asked("samples", count=10**9)["samples"]) == 500
     sheet = ask("sheet", field="image", size=10**6, count=10**6)
-    with Image.open(io.BytesIO(sheet.content)) as found:
-        assert found.size == (5120, 3072)
+    with Image.open(io.BytesIO(sheet.content)) as file:
+        assert file.size == (5120, 3072)
 
 
 # -- images ----------------------------------------------------------------------------------------------
@@ -397,8 +401,8 @@ def test_requests_have_limits(ask: Callable[..., Any]) -> None:
 def test_a_sheet_has_every_image_as_a_square(ask: Callable[..., Any]) -> None:
     sheet = ask("sheet", field="image", start=1, count=23, size=32)
     assert json.loads(sheet.headers["x-broken"]) == [6, 10]
-    with Image.open(io.BytesIO(sheet.content)) as found:
-        pixels = np.asarray(found)
+    with Image.open(io.BytesIO(sheet.content)) as file:
+        pixels = np.asarray(file)
     assert pixels.shape == (96, 320, 3)
     for at in range(23):
         tile = pixels[32 * (at // 10) :, 32 * (at % 10) :][:32, :32]
@@ -410,15 +414,15 @@ def test_a_sheet_has_every_image_as_a_square(ask: Callable[..., Any]) -> None:
 def test_every_kind_of_image_is_shown(tmp_path: Path) -> None:
     """What the engine cannot decode, and what browsers cannot show, too."""
     grey = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
-    made = {
+    result = {
         "a.png": Image.fromarray(grey), "b.png": Image.fromarray(grey.astype(np.uint16) * 200),
         "c.png": Image.merge("RGBA", [Image.fromarray(grey)] * 4), "d.gif": Image.fromarray(grey),
         "e.bmp": Image.fromarray(grey), "f.tiff": Image.fromarray(grey.astype(np.float32)),
         "g.jpg": Image.fromarray(grey).convert("CMYK"), "h.webp": Image.fromarray(grey).convert("RGB"),
         "i.png": Image.fromarray(grey).convert("P"),
     }  # fmt: skip
-    for name, one in made.items():
-        one.save(tmp_path / name)
+    for name, value in result.items():
+        value.save(tmp_path / name)
     turned = Image.fromarray(grey)
     exif = turned.getexif()
     exif[0x0112] = 6
@@ -426,19 +430,19 @@ def test_every_kind_of_image_is_shown(tmp_path: Path) -> None:
     with bp.open(tmp_path) as reader, asking(reader) as ask:
         sheet = ask("sheet", field="image", size=32)
         assert json.loads(sheet.headers["x-broken"]) == []
-        with Image.open(io.BytesIO(sheet.content)) as found:
-            tiles = np.asarray(found.convert("L")).astype(int).reshape(32, 10, 32).swapaxes(0, 1)
+        with Image.open(io.BytesIO(sheet.content)) as file:
+            tiles = np.asarray(file.convert("L")).astype(int).reshape(32, 10, 32).swapaxes(0, 1)
         # From left to right, and the last, which is turned, from top to bottom.
-        assert [int(np.ptp(one[16])) > 100 for one in tiles] == [True] * 9 + [False]
-        assert [int(np.ptp(one[:, 16])) > 100 for one in tiles] == [False] * 9 + [True]
-        for number in range(len(made) + 1):
+        assert [int(np.ptp(tile[16])) > 100 for tile in tiles] == [True] * 9 + [False]
+        assert [int(np.ptp(tile[:, 16])) > 100 for tile in tiles] == [False] * 9 + [True]
+        for number in range(len(result) + 1):
             for longest in (32, 2048):
                 got = ask(f"image/{number}/image", max=longest)
                 assert got.headers["content-type"].startswith("image/")
-                with Image.open(io.BytesIO(got.content)) as found:
-                    assert max(found.size) == min(64, longest)
-                    assert np.ptp(np.asarray(found.convert("L"))) > 100
-        last = ask("samples", start=len(made), count=1)["samples"][0]["cells"]["image"]
+                with Image.open(io.BytesIO(got.content)) as file:
+                    assert max(file.size) == min(64, longest)
+                    assert np.ptp(np.asarray(file.convert("L"))) > 100
+        last = ask("samples", start=len(result), count=1)["samples"][0]["cells"]["image"]
         assert (last["width"], last["height"]) == (48, 64)
 
 
@@ -455,16 +459,16 @@ def test_a_image_that_a_browser_shows_is_given_as_it_is(ask: Callable[..., Any])
 
 
 def test_results_are_kept_within_memory() -> None:
-    found = jobs.Jobs()
+    result = jobs.Jobs()
     big = jobs.MAX_RESULT_BYTES // 3
     for n in range(8):
-        found.get(n, lambda told: np.empty(big, np.uint8), wait=60)
-    assert [n for n in range(8) if n in found._jobs] == [5, 6, 7]
-    found.close()
+        result.get(n, lambda told: np.empty(big, np.uint8), wait=60)
+    assert [n for n in range(8) if n in result._jobs] == [5, 6, 7]
+    result.close()
 
 
 def test_what_went_wrong_is_tried_again_later() -> None:
-    found, tries = jobs.Jobs(), []
+    result, tries = jobs.Jobs(), []
 
     def work(told: Any) -> str:
         tries.append(1)
@@ -472,13 +476,13 @@ def test_what_went_wrong_is_tried_again_later() -> None:
             raise OptionError("not now")
         return "done"
 
-    assert str(found.get("x", work, wait=60).error) == "not now"
-    assert found.get("x", work, wait=60).error is not None
-    found.close()
-    found, tries = jobs.Jobs(retry_seconds=-1.0), []
-    assert str(found.get("x", work, wait=60).error) == "not now"
-    assert found.get("x", work, wait=60).value == "done"
-    found.close()
+    assert str(result.get("x", work, wait=60).error) == "not now"
+    assert result.get("x", work, wait=60).error is not None
+    result.close()
+    result, tries = jobs.Jobs(retry_seconds=-1.0), []
+    assert str(result.get("x", work, wait=60).error) == "not now"
+    assert result.get("x", work, wait=60).value == "done"
+    result.close()
 
 
 # -- many ask at once --------------------------------------------------------------------------------------

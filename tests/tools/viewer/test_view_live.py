@@ -91,10 +91,10 @@ def test_previews_are_what_the_loader_yields(images: str, mixed: bool) -> None:
         for epoch in range(2):
             for batch in loader:
                 for row, sample in enumerate(batch["ids"].tolist()):
-                    made = preview(loader, sample, epoch)
+                    result = preview(loader, sample, epoch)
                     for name in ("image", "two", "label"):
-                        np.testing.assert_array_equal(made.values[name], batch[name][row])
-                    assert len(made.batch) == (len(batch["ids"]) if mixed else 1)
+                        np.testing.assert_array_equal(result.values[name], batch[name][row])
+                    assert len(result.batch) == (len(batch["ids"]) if mixed else 1)
 
 
 def test_the_box_is_the_one_that_was_cut(ramps: str) -> None:
@@ -102,8 +102,8 @@ def test_the_box_is_the_one_that_was_cut(ramps: str) -> None:
     with contextlib.closing(bp.Loader(ramps, 2, pipelines={"image": pipeline})) as loader:
         flipped = set()
         for sample in range(6):
-            made = preview(loader, sample, 3)
-            pixels, cut = made.values["image"].astype(float), made.cuts["image"]
+            result = preview(loader, sample, 3)
+            pixels, cut = result.values["image"].astype(float), result.cuts["image"]
             left, top, right, bottom = cut.box
             assert cut.size == (100, 140)
             rows, columns = pixels[..., 1].mean(1), pixels[..., 0].mean(0)
@@ -120,14 +120,14 @@ def test_the_box_is_the_one_that_was_cut(ramps: str) -> None:
 def test_what_cannot_be_shown_says_so(tmp_path: Path) -> None:
     path = write_jpeg(tmp_path / "bad.beton", 4, damaged=[1])
     with contextlib.closing(Session(bp.open(path), pipeline={"image": [ops.Resize(8)]})) as session:
-        found = augment_sample(session, session.dataset, 1, count=2)
-        assert [one["epoch"] for one in found["views"]] == [0, 1]
-        assert all("sample 1" in one["error"] for one in found["views"])
+        result = augment_sample(session, session.dataset, 1, count=2)
+        assert [row["epoch"] for row in result["views"]] == [0, 1]
+        assert all("sample 1" in row["error"] for row in result["views"])
         # Where the damage is not within the box, the loader has no error, but the original has.
         crop = '[["RandomResizedCrop",{"size":8,"scale":[0.05,0.1]}]]'
-        found = augment_sample(session, session.dataset, 1, ops=crop, count=16)
-        assert any("outputs" in one for one in found["views"])
-        assert "sample 1" in found["originals"][0]["error"]
+        result = augment_sample(session, session.dataset, 1, ops=crop, count=16)
+        assert any("outputs" in item for item in result["views"])
+        assert "sample 1" in result["originals"][0]["error"]
     skipping = bp.Loader(path, 4, pipelines={"image": [ops.Resize(8)]}, on_error="skip")
     with contextlib.closing(skipping), pytest.raises(DataError):
         preview(skipping, 1, 0)
@@ -164,18 +164,18 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
     gray = bp.Pipe("image", [ops.Resize(32), ops.Convert("float32")])
     with contextlib.closing(Session(reader, pipeline={"image": normal, "gray": gray})) as session:
         [view] = augment_sample(session, session.dataset, 0)["views"]
-        found = {one["name"]: one for one in view["outputs"]}
+        result = {row["name"]: row for row in view["outputs"]}
         plain = augment_sample(session, session.dataset, 0, ops='[["Resize",{"size":32}]]')["views"][0]
-    assert found["image"]["note"] == "normalisation undone to show it"
-    assert found["image"]["src"] == plain["outputs"][0]["src"]
-    assert "shown as 0 to 255" in found["gray"]["note"]
-    assert len(found["wave"]["peaks"]) == 400
-    assert len(found["name"]["text"]) == 500
-    assert found["n"]["text"] == "7"
+    assert result["image"]["note"] == "normalisation undone to show it"
+    assert result["image"]["src"] == plain["outputs"][0]["src"]
+    assert "shown as 0 to 255" in result["gray"]["note"]
+    assert len(result["wave"]["peaks"]) == 400
+    assert len(result["name"]["text"]) == 500
+    assert result["n"]["text"] == "7"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "no JSON"),
         ("{}", "a list"),
@@ -190,8 +190,8 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
         ("[" * 5000, "no JSON"),
     ],
 )
-def test_only_offered_ops_can_be_picked(images: str, text: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_only_offered_ops_can_be_picked(images: str, text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         pipelines.parse_ops(text, bp.open(images))
 
 
@@ -220,9 +220,9 @@ def test_pipelines_of_a_file(images: str, tmp_path: Path) -> None:
     for name, size in want.items():
         given = pipelines.loader_arguments(pipelines.load(f"{file}{name}"), reader)
         with contextlib.closing(Session(reader, pipeline=given)) as session:
-            found = augment_sample(session, session.dataset, 0)
-            assert found["views"][0]["outputs"][0]["shape"] == [size, size, 3]
-            assert found["seed"] == {":arguments": 5, ":loader": 9}.get(name, 0)
+            result = augment_sample(session, session.dataset, 0)
+            assert result["views"][0]["outputs"][0]["shape"] == [size, size, 3]
+            assert result["seed"] == {":arguments": 5, ":loader": 9}.get(name, 0)
     assert pipelines.loader_arguments(pipelines.load(f"{file}:by_reader"), reader) == {
         "pipelines": {"label": None}
     }
@@ -255,15 +255,15 @@ def test_augmentation_by_its_route(images: str) -> None:
     with contextlib.closing(session), TestClient(application(session)) as client:
 
         def ask(path: str, **params: Any) -> Any:
-            while (found := client.get(f"/api/{path}", params=params)).json().get("state") == "working":
+            while (answer := client.get(f"/api/{path}", params=params)).json().get("state") == "working":
                 pass
-            return found
+            return answer
 
-        assert {one["name"] for one in ask("augment").json()["ops"]} == set(pipelines.OFFERED_OPS)
+        assert {row["name"] for row in ask("augment").json()["ops"]} == set(pipelines.OFFERED_OPS)
         picked = json.dumps([["RandomResizedCrop", {"size": 8}]])
-        found = ask("augment/2", ops=picked, seed=3, epoch=4, count=99).json()["value"]
-        assert [one["epoch"] for one in found["views"]] == list(range(4, 20))
-        boxes = {tuple(one["outputs"][0]["box"]) for one in found["views"]}
+        result = ask("augment/2", ops=picked, seed=3, epoch=4, count=99).json()["value"]
+        assert [row["epoch"] for row in result["views"]] == list(range(4, 20))
+        boxes = {tuple(row["outputs"][0]["box"]) for row in result["views"]}
         assert len(boxes) == 16
         assert ask("augment/2", ops="[]]").json()["error"]["type"] == "OptionError"
         assert ask("augment/99").status_code == 404
@@ -342,11 +342,11 @@ def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture
     second = bp.Loader(images, 4, pipelines={"image": AUGMENT}, dashboard=True)
     assert second.dashboard.url.startswith(url)
     loader.close()
-    assert [one["ended"] for one in answer(url, "live?loader=1")["loaders"]] == [True, False]
+    assert [row["ended"] for row in answer(url, "live?loader=1")["loaders"]] == [True, False]
     assert pickle.loads(pickle.dumps(second)).dashboard is None
     second.close()
     assert not [
-        one for one in set(threading.enumerate()) - before if "view" in one.name or "dash" in one.name
+        item for item in set(threading.enumerate()) - before if "view" in item.name or "dash" in item.name
     ]
     with pytest.raises(ConnectionError):
         answer(url, "live")
@@ -368,7 +368,7 @@ def test_a_loader_that_is_let_go_takes_its_page_along(images: str) -> None:
     url = loader.dashboard.url
     next(iter(loader))
     del loader
-    until(lambda: not [one for one in set(threading.enumerate()) - before if one.is_alive()])
+    until(lambda: not [item for item in set(threading.enumerate()) - before if item.is_alive()])
     with pytest.raises(ConnectionError):
         answer(url, "live")
 
@@ -459,7 +459,7 @@ def assert_harmless(text: str) -> Seen:
     assert not [name for name, _ in seen.attributes if name.startswith("on")]
     links = [value or "" for name, value in seen.attributes if name in ("src", "href")]
     assert links
-    assert all(one.startswith("data:image/") for one in links)
+    assert all(link.startswith("data:image/") for link in links)
     return seen
 
 

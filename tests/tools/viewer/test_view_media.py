@@ -37,11 +37,11 @@ def asked(reader: Any, **options: Any) -> Iterator[Any]:
 
         def ask(path: str, expect: int = 200, /, **params: Any) -> Any:
             headers = params.pop("headers", None)
-            found = client.get(f"/api/{path}", params=params, headers=headers)
-            assert found.status_code == expect, found.text
-            if not found.headers.get("content-type", "").startswith("application/json"):
-                return found
-            value = found.json()
+            result = client.get(f"/api/{path}", params=params, headers=headers)
+            assert result.status_code == expect, result.text
+            if not result.headers.get("content-type", "").startswith("application/json"):
+                return result
+            value = result.json()
             if isinstance(value, dict) and value.get("state") == "working":
                 return ask(path, expect, **params)
             return value["value"] if isinstance(value, dict) and value.get("state") == "ready" else value
@@ -72,7 +72,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     beat = np.sin(np.arange(2 * RATE) * 2 * np.pi * 1000 / RATE).astype(np.float32) * 0.5
     quiet = np.zeros((100, 2), np.float32)
     long = np.tile(np.arange(-100, 100, dtype=np.int16), 70 * RATE // 200)
-    cells = [audio.encode(one, RATE, "wav") for one in (beat, quiet, long)]
+    cells = [audio.encode(item, RATE, "wav") for item in (beat, quiet, long)]
     samples = [{"sound": cell} for cell in [*cells, b"no sound"]]
     return written(tmp_path_factory.mktemp("sounds") / "a.beton", {"sound": schema.Audio()}, samples)
 
@@ -89,8 +89,8 @@ def test_sound_is_told_drawn_and_played(sounds: Any) -> None:
         drawn = pixels(ask("spectrogram/0/sound", width=100, height=64)).astype(int).sum(axis=2)
         # 1000 of 4000 Hz, counted from the bottom.
         assert abs(int(drawn.mean(axis=1).argmax()) - 48) <= 1
-        found = audio.decode(ask("sound/0/sound").content)
-        np.testing.assert_allclose(found[:, 0], audio.decode(sounds[0]["sound"])[:, 0], atol=1e-4)
+        result = audio.decode(ask("sound/0/sound").content)
+        np.testing.assert_allclose(result[:, 0], audio.decode(sounds[0]["sound"])[:, 0], atol=1e-4)
 
 
 def test_silence_and_damage(sounds: Any) -> None:
@@ -117,9 +117,9 @@ def test_ranges(sounds: Any) -> None:
         whole = ask("sound/0/sound").content
         size = len(whole)
         for asked_for, first, stop in (("0-9", 0, 10), ("100-", 100, size), ("-7", size - 7, size)):
-            found = ask("sound/0/sound", 206, headers={"Range": f"bytes={asked_for}"})
-            assert found.content == whole[first:stop]
-            assert found.headers["content-range"] == f"bytes {first}-{stop - 1}/{size}"
+            result = ask("sound/0/sound", 206, headers={"Range": f"bytes={asked_for}"})
+            assert result.content == whole[first:stop]
+            assert result.headers["content-range"] == f"bytes {first}-{stop - 1}/{size}"
         assert ask("sound/0/sound", 416, headers={"Range": f"bytes={len(whole)}-"}).content == b""
         # What is no range is as if it were not there.
         for odd in ("bytes=-", "lines=1-2", "bytes=1-2,4-5"):
@@ -171,7 +171,7 @@ def slice_of(answer: Any) -> tuple[dict[str, Any], Any]:
 def test_slices_of_a_volume(tmp_path: Path) -> None:
     volume = np.arange(3 * 6 * 7 * 8, dtype=np.float32).reshape(3, 6, 7, 8)
     reader = written(
-        tmp_path / "a.zarr", {"ct": schema.Tensor("float32", (6, 7, 8))}, [{"ct": one} for one in volume]
+        tmp_path / "a.zarr", {"ct": schema.Tensor("float32", (6, 7, 8))}, [{"ct": item} for item in volume]
     )
     with asked(reader) as ask:
         cell = cells(ask, 1)["ct"]
@@ -211,9 +211,9 @@ def test_large_slices_are_thinned(tmp_path: Path) -> None:
 def test_every_dtype_can_be_drawn(dtype: str) -> None:
     values = np.arange(12).reshape(1, 3, 4).astype("int64").astype(dtype)
     with asked(bp.open({"x": values})) as ask:
-        found = slice_of(ask("slice/0/x"))[1]
+        result = slice_of(ask("slice/0/x"))[1]
         want = np.arange(12) > 0 if dtype == "bool" else np.arange(12)
-        np.testing.assert_array_equal(found, want)
+        np.testing.assert_array_equal(result, want)
         assert len(cells(ask)["x"]["values"]) == 12
 
 
@@ -228,31 +228,31 @@ def test_statistics_read_a_part_at_a_time(most: int) -> None:
         taken.append(np.size(values[key]))
         return values[key]
 
-    found = arrays.statistics(arrays.LazyArray(values.shape, values.dtype, take), chunk_values=most)
+    result = arrays.statistics(arrays.LazyArray(values.shape, values.dtype, take), chunk_values=most)
     assert max(taken) <= most
     assert sum(taken) == 2 * values.size
     finite = values[np.isfinite(values)]
-    assert (found["values"], found["zeros"], found["not_finite"]) == (60, 20, 2)
-    assert found["low"] == finite.min()
-    assert found["mean"] == pytest.approx(finite.mean())
-    assert found["spread"] == pytest.approx(finite.std())
-    assert sum(found["histogram"]["counts"]) == 58
+    assert (result["values"], result["zeros"], result["not_finite"]) == (60, 20, 2)
+    assert result["low"] == finite.min()
+    assert result["mean"] == pytest.approx(finite.mean())
+    assert result["spread"] == pytest.approx(finite.std())
+    assert sum(result["histogram"]["counts"]) == 58
 
 
 def test_statistics_of_the_widest_values() -> None:
     values = np.array([-1.7e308, 1.7e308])
-    found = arrays.statistics(arrays.LazyArray(values.shape, values.dtype, values.__getitem__))
-    assert (found["low"], found["high"]) == (-1.7e308, 1.7e308)
-    assert "histogram" not in found
+    result = arrays.statistics(arrays.LazyArray(values.shape, values.dtype, values.__getitem__))
+    assert (result["low"], result["high"]) == (-1.7e308, 1.7e308)
+    assert "histogram" not in result
 
 
 def test_empty_and_flat_arrays() -> None:
     with asked(bp.open({"none": np.zeros((1, 0, 5)), "flat": np.full((1, 4, 5), 3.0)})) as ask:
         assert slice_of(ask("slice/0/none"))[0]["values"] == 0
         assert ask("statistics/0/none")["values"] == 0
-        found = ask("statistics/0/flat")
-        assert (found["low"], found["high"], found["mean"], found["spread"]) == (3, 3, 3, 0)
-        assert sum(found["histogram"]["counts"]) == 20
+        result = ask("statistics/0/flat")
+        assert (result["low"], result["high"], result["mean"], result["spread"]) == (3, 3, 3, 0)
+        assert sum(result["histogram"]["counts"]) == 20
 
 
 WEIGHTS = {
@@ -271,15 +271,15 @@ def model(path: Path) -> Any:
 def test_a_model_is_a_list_of_tensors(tmp_path: Path) -> None:
     with asked(model(tmp_path / "m.safetensors")) as ask:
         assert ask("dataset")["layout"] == "model"
-        found = ask("tensors", sort="parameters", down=1)
-        assert [one["name"] for one in found["tensors"]] == ["a.weight", "b.Bias"]
-        assert (found["parameters"], found["bytes"], found["dtypes"]) == (
+        result = ask("tensors", sort="parameters", down=1)
+        assert [row["name"] for row in result["tensors"]] == ["a.weight", "b.Bias"]
+        assert (result["parameters"], result["bytes"], result["dtypes"]) == (
             607,
             2407,
             {"float32": 1, "int8": 1},
         )
         assert ask("tensors", search="BIas")["count"] == 1
-        sample = found["tensors"][0]["sample"]
+        sample = result["tensors"][0]["sample"]
         facts = ask(f"statistics/{sample}/data")
         assert (facts["low"], facts["high"], facts["values"]) == (-1, 1, 600)
         assert abs(facts["mean"]) < 1e-6
@@ -296,11 +296,11 @@ def test_a_model_is_a_list_of_tensors(tmp_path: Path) -> None:
 def test_trees_are_bounded_and_grow() -> None:
     value = {"big": list(range(5000)), "deep": {"a": {"b": [None, True, 2**60, 1.5, "x" * 5000]}}}
     with asked(bp.open({"meta": [value, value]})) as ask:
-        found = cells(ask)["meta"]["tree"]
-        big, deep = found["entries"][0][1], found["entries"][1][1]
+        result = cells(ask)["meta"]["tree"]
+        big, deep = result["entries"][0][1], result["entries"][1][1]
         assert (big["of"], len(big["entries"])) == (5000, tree.MAX_ENTRIES)
         rest = ask("tree/0/meta", path=json.dumps(["big"]), start=4990)
-        assert [node["text"] for _, node in rest["entries"]] == [str(one) for one in range(4990, 5000)]
+        assert [node["text"] for _, node in rest["entries"]] == [str(number) for number in range(4990, 5000)]
         last = deep["entries"][0][1]["entries"][0][1]["entries"]
         assert [node["is"] for _, node in last] == ["null", "bool", "number", "number", "text"]
         # Digits that JavaScript would lose; texts have an end.
@@ -330,8 +330,8 @@ def test_tokens_and_their_pieces(tmp_path: Path) -> None:
         assert (cell["shows"], cell["tokens"], cell["of"]) == ("tokens", [2, 0, 3, 9], 4)
     tokenizers = pytest.importorskip("tokenizers")
     words = {"hello": 0, "[UNK]": 1, "[CLS]": 2, "world": 3}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     with asked(reader, tokenizer=Tokenizer(tmp_path / "tokenizer.json")) as ask:
         cell = cells(ask)["input_ids"]
         assert cell["pieces"] == ["[CLS]", "hello", "world", None]
@@ -354,7 +354,7 @@ def test_masks_have_colours_and_a_legend(tmp_path: Path) -> None:
     reader = written(tmp_path / "a.beton", fields, [{"mask": values}])
     with asked(reader) as ask:
         cell = cells(ask)["mask"]
-        assert [(one["class"], one["share"]) for one in cell["legend"]] == [(0, 0.75), (3, 0.25)]
+        assert [(row["class"], row["share"]) for row in cell["legend"]] == [(0, 0.75), (3, 0.25)]
         over = pixels(ask("mask/0/mask", over=1))
         assert over.shape == (10, 20, 4)
         assert (over[..., 3] > 0).sum() == 50
@@ -386,12 +386,12 @@ def test_how_boxes_are_meant_is_guessed(format: str, relative: bool) -> None:
     rng = np.random.default_rng(3)
     corners = np.sort(rng.random((200, 2, 2)), axis=1).reshape(200, 4)
     size = corners[:, 2:] - corners[:, :2]
-    made = {
+    result = {
         "xyxy": corners,
         "xywh": np.concatenate([corners[:, :2], size], axis=1),
         "cxcywh": np.concatenate([corners[:, :2] + size / 2, size], axis=1),
     }[format]
-    boxes = made if relative else made * [640, 480, 640, 480]
+    boxes = result if relative else result * [640, 480, 640, 480]
     assert overlays.guess_box_format([(boxes, 640.0, 480.0)], "things") == (format, relative)
     assert overlays.guess_box_format([(boxes, 640.0, 480.0)], "boxes_xywh") == ("xywh", relative)
 
@@ -432,14 +432,14 @@ def detection(path: Path) -> Any:
 
 def test_overlays_of_a_detection_dataset(tmp_path: Path) -> None:
     with asked(detection(tmp_path / "a.beton")) as ask:
-        found = ask("overlays")
-        assert [(one["field"], one["draws"], one["format"], one["labels"]) for one in found] == [
+        result = ask("overlays")
+        assert [(row["field"], row["draws"], row["format"], row["labels"]) for row in result] == [
             ("mask", "mask", "xyxy", None),
             ("annotations", "annotations", "xywh", None),
             ("boxes", "boxes", "xyxy", "labels"),
             ("keypoints", "points", "xyxy", None),
         ]
-        assert not any(one["relative"] for one in found)
+        assert not any(row["relative"] for row in result)
         drawn = ask("drawn", samples="0,1")
         assert list(drawn) == ["0", "1"]
         mask, coco, boxes, points = drawn["1"]
@@ -459,9 +459,9 @@ def test_run_length_masks_are_drawn(tmp_path: Path) -> None:
     mask[1:3, 2:5] = 1
     text = rle.encode(mask)
     fields = {"image": schema.Image("png"), "rle": schema.List(schema.Text()), "objects": schema.Json()}
-    found = {"image": np.zeros((6, 8, 3), np.uint8), "rle": ["", text, "no such text"]}
-    found["objects"] = [{"bbox": [2, 1, 3, 2], "segmentation": {"size": [6, 8], "counts": text}}]
-    with asked(written(tmp_path / "a.beton", fields, [found])) as ask:
+    result = {"image": np.zeros((6, 8, 3), np.uint8), "rle": ["", text, "no such text"]}
+    result["objects"] = [{"bbox": [2, 1, 3, 2], "segmentation": {"size": [6, 8], "counts": text}}]
+    with asked(written(tmp_path / "a.beton", fields, [result])) as ask:
         masks, objects = ask("drawn", samples="0")["0"]
     [[ring]] = objects["polygons"]
     assert masks["polygons"] == [None, [ring], None]
@@ -478,7 +478,7 @@ def test_kinds_say_how_they_are_drawn(tmp_path: Path) -> None:
         "where": np.array([[[3, 4, 2]]], np.float32), "outline": [[[0, 0, 9, 0, 9, 9]]],
     }  # fmt: skip
     with asked(written(tmp_path / "a.beton", fields, [one])) as ask:
-        assert [(one["field"], one["draws"], one["format"], one["relative"]) for one in ask("overlays")] == [
+        assert [(row["field"], row["draws"], row["format"], row["relative"]) for row in ask("overlays")] == [
             ("things", "boxes", "cxcywh", True),
             ("where", "points", "xyxy", False),
             ("outline", "annotations", "xyxy", False),
@@ -506,8 +506,8 @@ def test_json_that_is_no_annotation(odd: Any) -> None:
 
 
 def test_lists_in_an_object_are_annotations_too() -> None:
-    found = overlays.of_json({"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["a", "b"], "area": 3})
-    assert found == {"boxes": [[1, 2, 3, 4], [5, 6, 7, 8]], "labels": ["a", "b"]}
+    actual = overlays.of_json({"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["a", "b"], "area": 3})
+    assert actual == {"boxes": [[1, 2, 3, 4], [5, 6, 7, 8]], "labels": ["a", "b"]}
 
 
 # -- in a browser --------------------------------------------------------------------------------------------
@@ -562,7 +562,7 @@ def test_slices_follow_the_slider(chromium: Any, tmp_path: Path) -> None:
     volume[1, 4] = 3
     meta = {"deep": {"list": list(range(150))}, "script": "<script>alert(1)</script>"}
     fields = {"ct": schema.Tensor("float32", (5, 6, 7)), "meta": schema.Json(), "text": schema.Text()}
-    samples = [{"ct": one, "meta": meta, "text": "one\ttwo  \u202eend"} for one in volume]
+    samples = [{"ct": item, "meta": meta, "text": "one\ttwo  \u202eend"} for item in volume]
     with viewed(chromium, written(tmp_path / "a.beton", fields, samples)) as tab:
         tab.go("sample=1")
         page = tab.page

@@ -30,25 +30,25 @@ COUNT = 120
 
 def samples() -> list[dict[str, Any]]:
     rng = np.random.default_rng(7)
-    made = []
+    result = []
     for number in range(COUNT):
         width = int(rng.integers(8, 60))
         pixels = np.full((16, width, 3), (number * 2, 40, 200 - number), np.uint8)
-        made.append(
+        result.append(
             {
                 "image": image.encode(pixels, "png"), "label": number * 3 // COUNT, "size": width,
                 "score": float(rng.normal()), "caption": None if number % 8 == 0 else f"text {number % 5}",
                 "day": datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=number), "ok": number % 3 > 0,
             }
         )  # fmt: skip
-    made[77] = dict(made[76])
-    return made
+    result[77] = dict(result[76])
+    return result
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Any:
     with bp.create(path, schema.Schema(FIELDS)) as out:
-        for one in rows:
-            out.append(one)
+        for row in rows:
+            out.append(row)
     return bp.open(path)
 
 
@@ -69,13 +69,13 @@ def test_every_bar_leaves_as_many_samples_as_it_counts(images: Any) -> None:
     with asked(images) as ask:
         for field in ask("overview", exact=1)["fields"]:
             wanted = [({"where": field["missing_where"]}, field["missing"])] if field["missing"] else []
-            for what, one in field["numbers"].items():
-                ends = [*map(str, one["edges"][1:-1]), f"{one['edges'][-1]}="]
-                for at, count in enumerate(one["counts"]):
-                    measure = {"measure": f"{field['name']}|{what}|{one['edges'][at]}|{ends[at]}"}
-                    wanted.append(({"where": one["wheres"][at]} if one["wheres"] else measure, count))
-            for what, found in field["values"].items():
-                for item in found["items"]:
+            for what, row in field["numbers"].items():
+                ends = [*map(str, row["edges"][1:-1]), f"{row['edges'][-1]}="]
+                for at, count in enumerate(row["counts"]):
+                    measure = {"measure": f"{field['name']}|{what}|{row['edges'][at]}|{ends[at]}"}
+                    wanted.append(({"where": row["wheres"][at]} if row["wheres"] else measure, count))
+            for what, value in field["values"].items():
+                for item in value["items"]:
                     measure = {"measure": f"{field['name']}|{what}|{item['label']}"}
                     wanted.append(({"where": item["where"]} if item["where"] else measure, item["count"]))
             for asks, count in wanted[::3]:
@@ -97,12 +97,12 @@ def test_some_samples_unless_all_are_asked_for(images: Any) -> None:
 
 def test_overview_is_of_what_the_filter_leaves(images: Any) -> None:
     with asked(images) as ask:
-        found = ask("overview", where="label == 'dog'", sort="size")
-        assert found["samples"] == 40
+        result = ask("overview", where="label == 'dog'", sort="size")
+        assert result["samples"] == 40
         # Numbers of the dataset, not of what is left.
-        assert found["copies"]["groups"] == [[76, 77]]
-        label = next(one for one in found["fields"] if one["name"] == "label")
-        assert [one["label"] for one in label["values"]["values"]["items"]] == ["dog"]
+        assert result["copies"]["groups"] == [[76, 77]]
+        label = next(row for row in result["fields"] if row["name"] == "label")
+        assert [row["label"] for row in label["values"]["values"]["items"]] == ["dog"]
         assert "column 7" in ask("overview", 400, where="label ~ 3")["error"]["message"]
         assert "no measure" in ask("rows", measure="nonsense")["error"]["message"]
 
@@ -114,10 +114,10 @@ def test_overview_is_of_what_the_filter_leaves(images: Any) -> None:
 @pytest.mark.parametrize("where", ["", "label != 'dog'"])
 def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> None:
     """With ranks, a filter, and a last step that does not come out even."""
-    chosen = np.arange(COUNT) if not where else np.flatnonzero([one["label"] != 1 for one in samples()])
+    chosen = np.arange(COUNT) if not where else np.flatnonzero([sample["label"] != 1 for sample in samples()])
     options: dict[str, Any] = {}
     if order == "class_balanced":
-        options["labels"] = np.array([one["label"] for one in samples()])[chosen]
+        options["labels"] = np.array([sample["label"] for sample in samples()])[chosen]
     params = {"order": order, "seed": 3, "epoch": 1, "batch_size": 7, "world_size": 3, "where": where}
     with asked(images) as ask:
         for rank in range(3):
@@ -128,9 +128,9 @@ def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> N
             )  # fmt: skip
             loader.go_to(1)
             for step, batch in enumerate(loader):
-                found = ask("step", **params, step=step, rank=rank)
-                assert found["samples"] == batch["ids"].tolist()
-                assert found["steps"] == len(loader)
+                result = ask("step", **params, step=step, rank=rank)
+                assert result["samples"] == batch["ids"].tolist()
+                assert result["steps"] == len(loader)
             loader.close()
         assert "no step" in ask("step", **params, step=99)["error"]["message"]
         seen = ask("when/100", **params)["seen"]
@@ -155,14 +155,14 @@ def test_every_position_has_its_step_and_rank(images: Any, world_size: int, batc
         for number in range(len(epoch.shard(rank)))
         for position in epoch.shard(rank).positions(number)
     }
-    found = {at: (int(steps[at]), int(ranks[at])) for at in range(COUNT) if steps[at] >= 0}
-    assert found == expected
+    actual = {at: (int(steps[at]), int(ranks[at])) for at in range(COUNT) if steps[at] >= 0}
+    assert actual == expected
 
 
 def test_labels_along_the_epoch(images: Any) -> None:
     with asked(images) as ask:
         sorted_, mixed = (
-            ask("epoch", order=one, batch_size=10)["mixing"] for one in ("sequential", "random")
+            ask("epoch", order=text, batch_size=10)["mixing"] for text in ("sequential", "random")
         )
         first = [counts[0] for counts in sorted_["counts"]]
         assert sorted(first) == [0, 0, 15]
@@ -177,19 +177,19 @@ def test_how_mixed_a_long_epoch_is(images: Any, monkeypatch: pytest.MonkeyPatch)
     """Told by rows from all over it; each of them has one class only, which is not by chance."""
     monkeypatch.setattr(epochs.Epoch, "stretch_positions", 32)
     with asked(images) as ask:
-        found = ask("epoch", order="sequential", batch_size=4)
-    assert found["mixing"]["again"] > 0.8
-    assert found["mixing"]["batch_entropy"] < 0.2
-    assert found["kept_neighbours"] == 1.0
+        result = ask("epoch", order="sequential", batch_size=4)
+    assert result["mixing"]["again"] > 0.8
+    assert result["mixing"]["batch_entropy"] < 0.2
+    assert result["kept_neighbours"] == 1.0
 
 
 def test_blocks_and_ranks_of_an_epoch(images: Any) -> None:
     with asked(images) as ask:
-        found = ask("epoch", order="shards", world_size=4, batch_size=5)
-        assert (found["steps"], found["length"]) == (6, COUNT)
-        assert {dot[3] for dot in found["dots"]} == {0, 1, 2, 3}
-        assert sorted(dot[2] for dot in found["dots"]) == list(range(COUNT))
-        assert found["blocks"]["count"] >= 1
+        result = ask("epoch", order="shards", world_size=4, batch_size=5)
+        assert (result["steps"], result["length"]) == (6, COUNT)
+        assert {dot[3] for dot in result["dots"]} == {0, 1, 2, 3}
+        assert sorted(dot[2] for dot in result["dots"]) == list(range(COUNT))
+        assert result["blocks"]["count"] >= 1
         dropped = ask("epoch", batch_size=50, drop_last=1)
         assert (dropped["steps"], dropped["left_out"], len(dropped["dots"])) == (2, 20, 100)
         assert ask("when/3", order="sequential", batch_size=50, world_size=2)["seen"] == [
@@ -222,24 +222,24 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_problems_name_the_sample(damaged: Any) -> None:
     with asked(damaged) as ask:
         assert ask("verify")["ok"]
-        found = ask("verify", decode=1)
-        assert "decode" in found["checks"]
-        assert not found["ok"]
-        assert [(one["sample"], one["field"]) for one in found["problems"]] == [(90, "image")]
+        result = ask("verify", decode=1)
+        assert "decode" in result["checks"]
+        assert not result["ok"]
+        assert [(row["sample"], row["field"]) for row in result["problems"]] == [(90, "image")]
         # By the number in the dataset, also where a filter is set.
         left = ask("verify", decode=1, where="label == 2")
-        assert ([one["sample"] for one in left["problems"]], left["of"]) == ([90], 40)
+        assert ([row["sample"] for row in left["problems"]], left["of"]) == ([90], 40)
         assert ask("verify", decode=1, where="label == 'cat'")["ok"]
         assert ask("verify", sample=10)["samples"] == 10
 
 
 def test_findings_name_the_samples(damaged: Any) -> None:
     with asked(damaged) as ask:
-        found = {one["check"]: one for one in ask("doctor", where="label != 'cat'")["findings"]}
-    assert [one["sample"] for one in found["corrupt-samples"]["examples"]] == [90]
-    twice = [(one["sample"], one["said"]) for one in found["duplicates"]["examples"]]
+        result = {row["check"]: row for row in ask("doctor", where="label != 'cat'")["findings"]}
+    assert [row["sample"] for row in result["corrupt-samples"]["examples"]] == [90]
+    twice = [(row["sample"], row["said"]) for row in result["duplicates"]["examples"]]
     assert twice == [(77, "as sample 76")]
-    assert all(one["why"] and one["mend"] for one in found.values())
+    assert all(value["why"] and value["mend"] for value in result.values())
 
 
 def test_work_that_nobody_wants_ends(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,9 +286,9 @@ def test_work_is_stopped_and_begun_again(images: Any, monkeypatch: pytest.Monkey
         assert client.get("/api/overview").json()["state"] == "working"
         client.get("/api/overview?stop=1")
         assert stopped.wait(PATIENCE)
-        while (found := client.get("/api/overview").json())["state"] == "working":
+        while (result := client.get("/api/overview").json())["state"] == "working":
             pass
-    assert found["value"]["samples"] == COUNT
+    assert result["value"]["samples"] == COUNT
 
 
 # -- in a browser --------------------------------------------------------------------------------------------

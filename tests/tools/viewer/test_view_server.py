@@ -198,9 +198,9 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
         writer.append({"x": 3})
     command = [sys.executable, "-m", "batchplant", "view", str(tmp_path / "x.npz"), "--json"]
     with processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        said = json.loads("".join(process.stdout.readline() for _ in range(4)))
-        assert said["samples"] == 1
-        where = urlsplit(said["url"])
+        answer = json.loads("".join(process.stdout.readline() for _ in range(4)))
+        assert answer["samples"] == 1
+        where = urlsplit(answer["url"])
         assert json.loads(ask(where, f"{where.path}api/sample/0")[2])["cells"][0]["value"] == 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(processes.PATIENCE) == 0
