@@ -308,14 +308,12 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
     return decode_bytes(field, data)
 
 
-def decode_texts(column: Ragged) -> list[str | None] | None:
+def decode_texts(column: Ragged) -> Sequence[str | None] | None:
     """Return all cells of a Text field at once; None if one is not UTF-8."""
-    values: list[str | None] | None = _native.texts(column.data, column.offsets)
-    if values is None:
-        return None
-    if column.valid is not None:
-        return [value if valid else None for value, valid in zip(values, column.valid.tolist(), strict=True)]
-    return values
+    texts = _native.texts(column.data, column.offsets)
+    if texts is None or column.valid is None:
+        return texts
+    return [text if valid else None for text, valid in zip(texts, column.valid.tolist(), strict=True)]
 
 
 def _number(field: Field, number: Any) -> Any:

@@ -249,12 +249,10 @@ def _scan(path: Path) -> tuple[list[tuple[str, int]], list[tuple[int, str, int, 
 def sniff(probe: Probe) -> bool:
     """Metadata of energon lies in it, beside archives."""
     # A server has listed the folder already; a folder on disk may be large, and is not listed for this.
-    listed = (
-        FOLDER in tree.names(probe.path)
-        if is_remote(probe.path)
-        else tree.is_folder(join(probe.path, FOLDER))
+    names = tree.names(probe.path) if is_remote(probe.path) else [FOLDER]
+    return FOLDER in names and any(
+        read_beside(join(probe.path, f"{FOLDER}/{name}")) is not None for name in INFO
     )
-    return listed and any(read_beside(join(probe.path, f"{FOLDER}/{name}")) is not None for name in INFO)
 
 
 FORMAT = Format(

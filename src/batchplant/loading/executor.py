@@ -331,7 +331,7 @@ class Executor:
                 self.timer.add("decode", began)
             else:
                 value, failures = self._column(output, columns[output.field])
-            if not failures:
+            if output.steps and not failures:
                 value, failures = self._run_steps(output, value, ids, epoch, padding)
             if failures:
                 return {}, {row: error.at(field=output.field) for row, error in failures.items()}
@@ -350,8 +350,6 @@ class Executor:
     def _run_steps(
         self, output: Output, value: Any, ids: I64, epoch: int, padding: dict[str, Any]
     ) -> tuple[Any, Failures]:
-        if not output.steps:
-            return value, {}
         began = time.perf_counter()
         for number, step in enumerate(output.steps):
             is_device_step = output.on_device and output.device_from <= number < output.device_steps
