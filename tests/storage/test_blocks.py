@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import time
 import weakref
 from types import SimpleNamespace
@@ -40,6 +41,30 @@ def test_bytes_go_with_their_block() -> None:
         assert first() is None
     finally:
         gc.enable()
+
+
+def test_a_finalizer_waits_for_no_lock() -> None:
+    """A reader that is collected by a thread of the fetcher, while another asks the pool for bytes."""
+    client: Any = SimpleNamespace(
+        get=lambda name, start, end: Got(np.zeros(end - start, dtype=np.uint8), SIZE, "")
+    )
+    pool = Pool(2 * CHUNK_BYTES)
+    collected, asked = (
+        RemoteObject(client, name, f"s3://bucket/{name}", SIZE, "", None, "") for name in "xy"
+    )
+    pool.read(collected, 0, CHUNK_BYTES)
+    with pool._lock:
+        finalizer = threading.Thread(target=lambda: pool.forget(collected, wait=False))
+        finalizer.start()
+        finalizer.join(PATIENCE)
+        assert not finalizer.is_alive()
+    assert pool.bytes == CHUNK_BYTES
+    # Its bytes make room for others.
+    assert pool.ask(asked, [(0, 2 * CHUNK_BYTES)], 0.0, keep=True) == 2 * CHUNK_BYTES
+    assert pool.bytes == 2 * CHUNK_BYTES
+    assert collected.blocks == {}
+    pool.forget(asked)
+    assert pool.bytes == 0
 
 
 def test_a_pool_grows_to_a_dataset_as_far_as_the_machine_has_memory(monkeypatch) -> None:

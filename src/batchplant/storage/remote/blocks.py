@@ -17,7 +17,7 @@ import copy
 import os
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
@@ -231,6 +231,8 @@ class Pool:
         self._planned: dict[Block, None] = {}
         # Blocks in flight.
         self._in_flight: dict[Block, None] = {}
+        # Objects to forget when room is needed: finalizers that could not wait for the lock left them.
+        self._forgotten: deque[PooledObject] = deque()
 
     def reserve(self, size: int) -> None:
         """Raise the budget so that ``size`` bytes fit, if nobody chose it and the machine has the memory.
@@ -513,6 +515,8 @@ class Pool:
 
     def _make_room(self, size: int, due: float) -> bool:
         """Evict blocks without a due date, and then those due later than ``due``; return if there is room."""
+        while self._forgotten:
+            self._drop_all(self._forgotten.popleft())
         later = [block for block in self._planned if block.due > due] if due < NEVER else []
         later.sort(key=lambda block: block.due, reverse=True)
         excess = self.bytes + size - self.max_bytes
@@ -535,12 +539,24 @@ class Pool:
         self._in_flight.pop(block, None)
         self.bytes -= block.size
 
-    def forget(self, object: PooledObject) -> None:
-        """Drop all blocks of an object and cancel their requests."""
-        with self._lock:
-            for block in list(object.blocks.values()):
-                block.future.cancel()
-                self._drop(block)
+    def forget(self, object: PooledObject, *, wait: bool = True) -> None:
+        """Drop all blocks of an object and cancel their requests; without ``wait``, perhaps later.
+
+        A finalizer must not wait: it may run in a thread that holds a lock which another user of the pool
+        waits for.
+        """
+        if not self._lock.acquire(blocking=wait):
+            self._forgotten.append(object)
+            return
+        try:
+            self._drop_all(object)
+        finally:
+            self._lock.release()
+
+    def _drop_all(self, object: PooledObject) -> None:
+        for block in list(object.blocks.values()):
+            block.future.cancel()
+            self._drop(block)
 
 
 def _start(block: Block) -> int:

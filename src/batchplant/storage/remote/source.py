@@ -110,11 +110,11 @@ class PooledSource(Source):
         self._separate = self._separate or object.twin()
         pool.ask(self._separate, ranges, due)
 
-    def drop_separate(self) -> None:
+    def drop_separate(self, *, wait: bool = True) -> None:
         """Drop what was requested separately."""
         separate, self._separate = self._separate, None
         if separate is not None:
-            self.blocks[0].forget(separate)
+            self.blocks[0].forget(separate, wait=wait)
 
     def release(self, ranges: list[Range], due: Callable[[int, int], float]) -> None:
         """Say that ranges were used; ``due(start, end)`` tells when a block is needed again."""
@@ -202,9 +202,9 @@ class RemoteSource(PooledSource):
             self.head = self.view(0, min(LEAST, self.size))
         return Got(self.head, self.size, self.tag)
 
-    def drop_separate(self) -> None:
+    def drop_separate(self, *, wait: bool = True) -> None:
         if self._process == os.getpid():
-            super().drop_separate()
+            super().drop_separate(wait=wait)
         self._separate = None
 
     def _view(self, start: int, size: int) -> U8:
@@ -293,17 +293,17 @@ class RemoteSource(PooledSource):
             if pool.ask(object, [(max(at, start), min(at + step, self.size))], float("inf")) is None:
                 return
 
-    def close(self) -> None:
-        self.drop_separate()
+    def close(self, *, wait: bool = True) -> None:
+        self.drop_separate(wait=wait)
         if not self.closed and self._process == os.getpid():
             with contextlib.suppress(RuntimeError):
-                self._pool.forget(self._object)
+                self._pool.forget(self._object, wait=wait)
         super().close()
 
     def __del__(self) -> None:
         if hasattr(self, "_object"):
             with contextlib.suppress(Exception):
-                self.close()
+                self.close(wait=False)
 
 
 def _first(client: Client, name: str) -> Got:
