@@ -111,6 +111,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
             "batchplant.formats.zarr",
             "batchplant.formats.n5",
             "batchplant.formats.energon",
+            "batchplant.formats.nifti",
         ),
         ("formats.base",),
     ),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import batchplant as bp
-from batchplant.formats import energon
+from batchplant.formats import energon, nifti
 from batchplant.formats.base.tensors import TENSORS, from_array
 from batchplant.formats.registry import all_formats, find_format
 
@@ -295,6 +295,13 @@ def _kaldi(folder: Path) -> Path:
     return folder
 
 
+def _nifti(folder: Path) -> Path:
+    values = np.arange(6 * 5 * 4, dtype=np.int16).reshape(6, 5, 4)
+    for name in ("a.nii", "b.nii.gz"):
+        nifti.save(folder / name, values)
+    return folder
+
+
 def _sqlite(folder: Path) -> Path:
     with bp.create(folder / "images", {"image": bp.Image()}, format="imagefolder") as out:
         out.append({"image": sample(0)["image"]})
@@ -338,6 +345,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "lhotse": _lhotse,
     "lst": _list,
     "nemo": _nemo,
+    "nifti": _nifti,
     "published": _published,
     "repository": _repository,
     "sqlite": _sqlite,

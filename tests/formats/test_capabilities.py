@@ -29,7 +29,7 @@ from batchplant.cli import formats as command
 from batchplant.cli import main
 from batchplant.codecs.media import image, video
 from batchplant.data.tensors import TENSORS
-from batchplant.formats import energon, megatron, onnx, recordio, registry, safetensors
+from batchplant.formats import energon, megatron, nifti, onnx, recordio, registry, safetensors
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.base.capabilities import CLAIMS, Capabilities, groups
 from batchplant.formats.base.format import Format
@@ -235,6 +235,13 @@ def database(folder: Path) -> Path:
     return folder / "data.sqlite"
 
 
+def scanned(folder: Path) -> Path:
+    for number in range(COUNT):
+        values = np.frombuffer(bulk(number, bp.Bytes()), np.uint8).reshape(-1, 16, 16)
+        nifti.save(folder / f"{number}.nii", values)
+    return folder
+
+
 def quantised(folder: Path) -> Path:
     """A model of llama.cpp, of int8."""
     infos = [tensor(f"tensor {number}", [SIZE], 24, number * SIZE) for number in range(COUNT)]
@@ -290,6 +297,7 @@ OTHERS = {
     "kaldi": functools.partial(speech, manifest="wav.scp"),
     "lhotse": functools.partial(speech, manifest="cuts.jsonl"),
     "nemo": functools.partial(speech, manifest="data.json"),
+    "nifti": scanned,
     "sqlite": database,
     "tfds": tensorflow_dataset,
     "video": filmed,
@@ -505,9 +513,10 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
         with read(copy, name) as reader:
             value = max((sample["data"] for sample in reader), key=len)
         assert flip_in(copy, value)
-    elif name == "tiff":
+    elif name in ("tiff", "nifti"):
         with read(copy, name) as reader:
-            assert flip_in(copy, reader[WANTED]["data"].tobytes())
+            large = next(iter(reader[WANTED].values()))
+            assert flip_in(copy, large.tobytes("C" if name == "tiff" else "F"))
     elif name == "lerobot":
         # Bytes are numbers of 32 bits in its tables.
         shutil.rmtree(copy)
@@ -603,7 +612,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
         wanted = {
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
             "published": "label == 1", "video": "time > 1", "datatrove": "",
-            "kaldi": "id == '37'", "lhotse": "id == '37'",
+            "nifti": "name == '37'", "kaldi": "id == '37'", "lhotse": "id == '37'",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
         wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted

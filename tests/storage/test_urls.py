@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.formats import energon, registry
+from batchplant.formats import energon, nifti, registry
 from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
 from batchplant.testing import FormatSuite, ModelSuite
@@ -125,6 +125,14 @@ def speech(folder: Path, manifest: str) -> str:
     return f"speech/{manifest}" if nemo else "speech"
 
 
+def scans(folder: Path) -> str:
+    os.makedirs(folder / "scans")
+    for number in range(ROWS):
+        values = np.full((4, 5, 6 + number), number, dtype=np.int16)
+        nifti.save(folder / f"scans/{number}.nii{'.gz' if number % 2 else ''}", values)
+    return "scans"
+
+
 def database(folder: Path) -> str:
     """A table whose header says that there may be a log of changes beside it."""
     with contextlib.closing(sqlite3.connect(folder / "data.db")) as out:
@@ -159,6 +167,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "lhotse": shar,
     "lst": list_file,
     "nemo": lambda folder: speech(folder, "train.json"),
+    "nifti": scans,
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "published": published,
     "repository": repository,
@@ -209,7 +218,7 @@ def same(local: bp.Reader, remote: bp.Reader) -> None:
 KNOWS_RANGES = (
     "beton", "webdataset", "tfrecord", "parquet", "ffrecord", "recordio", "lmdb", "hdf5", "zarr", "n5", "npy",
     "imagefolder", "audiofolder", "videofolder", "lst", "arrow", "delta", "iceberg", "csv", "json", "msgpack",
-    "npz", "tiff",
+    "npz", "tiff", "nifti",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ..storage.index.progress import in_parallel
 from ..storage.patterns import independent
 from ..storage.spans import Spans, concat_spans
 from . import filters
+from .arrays import Array
 from .keys import FormatKeys, KeyTable
 from .reader import Reader, open_reader
 
@@ -251,6 +252,10 @@ class Concat(Reader):
         """Return the reader that a sample is in, and its number there."""
         numbers, rows = self._split(np.array([sample]))
         return self.readers[int(numbers[0])], int(rows[0])
+
+    def _cell_array(self, field: str, sample: int) -> Array | None:
+        reader, row = self.locate(sample)
+        return reader._cell_array(field, row)
 
     def where(self, sample: int) -> str:
         reader, row = self.locate(sample)

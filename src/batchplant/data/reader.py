@@ -160,6 +160,10 @@ class Reader:
         """Return a field as one array, if the format knows more of it than its rows; else None."""
         return None
 
+    def _cell_array(self, field: str, sample: int) -> Array | None:
+        """Return one cell as an array that is read when it is sliced, if the format can; else None."""
+        return None
+
     def sizes(self) -> I64 | None:
         """Return the bytes of every sample, if they are known and differ much; else None."""
         return None
@@ -676,6 +680,11 @@ class ReaderWrapper(Reader):
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         return self.base._ranges(self._base_names(fields), self._base_rows(indices))
+
+    def _cell_array(self, field: str, sample: int) -> Array | None:
+        return self.base._cell_array(
+            self._base_names([field])[0], int(self._base_rows(np.array([sample]))[0])
+        )
 
     def blocks(self) -> I64 | None:
         blocks = self.base.blocks()

@@ -36,6 +36,7 @@ OUTLINES: dict[str, Outline] = {
     "msgpack": Outline((".msgpack", ".mpk", ".msgpack.gz", ".mpk.gz"), side_cars=("{name}.schema.json",)),
     "n5": Outline((".n5", ".n5.zip"), folder=None),
     "nemo": Outline(()),
+    "nifti": Outline((".nii", ".nii.gz"), folder=None),
     "npy": Outline((".npy",)),
     "npz": Outline((".npz",)),
     "onnx": Outline((".onnx",), side_cars=("{name}.data",)),

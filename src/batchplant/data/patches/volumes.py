@@ -14,7 +14,8 @@ from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
 from ...schema.columns import I64, AnyArray, Columns, starts_of, take_cells
 from ...storage import index
-from ...storage.spans import Spans
+from ...storage.spans import Spans, concat_known
+from ..arrays import Array
 from ..reader import Reader, open_reader
 
 POSITION, VOLUME = "position", "volume"
@@ -86,7 +87,11 @@ class VolumePatches(Reader):
         axes = len(self._size)
         if names is None:
             kinds = self.base.schema.items()
-            names = [name for name, kind in kinds if isinstance(kind, Tensor) and None in kind.shape[:axes]]
+            names = [
+                name
+                for name, kind in kinds
+                if isinstance(kind, Tensor) and (None in kind.shape[:axes] or self._is_sliced(name))
+            ]
         if not names:
             raise OptionError("there are no arrays of varying shape; of arrays of one shape cut Patches")
         for name in self.base._names(names):
@@ -96,6 +101,9 @@ class VolumePatches(Reader):
             if field.optional:
                 raise OptionError("volumes must not be missing", field=name)
         return self.base._names(names)
+
+    def _is_sliced(self, name: str) -> bool:
+        return len(self.base) > 0 and self.base._cell_array(name, 0) is not None
 
     def _schema(self) -> Schema:
         fields: dict[str, Field] = {}
@@ -115,13 +123,17 @@ class VolumePatches(Reader):
         name, axes = self._cut[0], len(self._size)
 
         def build(reader: Reader) -> tuple[index.Arrays, index.Facts]:
-            shapes = [self._volume(reader, number, name).shape[:axes] for number in range(len(reader))]
+            shapes = [self._values(reader, number, name).shape[:axes] for number in range(len(reader))]
             return {"shapes": np.array(shapes, dtype=np.int64).reshape(-1, axes)}, {}
 
         def check(content: index.Index) -> bool:
             shapes = content.arrays["shapes"]
             return shapes.dtype == np.int64 and shapes.shape == (len(self.base), axes)
 
+        arrays = [self.base._cell_array(name, number) for number in range(len(self.base))]
+        if None not in arrays:
+            known = [array.shape[:axes] for array in arrays if array is not None]
+            return np.array(known, dtype=np.int64).reshape(-1, axes)
         stored = self.base._indexed((name,), "volume-shapes", str(axes), build, version=VERSION, check=check)
         return build(self.base)[0]["shapes"] if stored is None else stored.arrays["shapes"]
 
@@ -159,7 +171,11 @@ class VolumePatches(Reader):
         return volume, starts
 
     @staticmethod
-    def _volume(reader: Reader, number: int, name: str) -> AnyArray:
+    def _values(reader: Reader, number: int, name: str) -> Array | AnyArray:
+        """Return a volume: an array that is read when it is sliced, if the format can, else its values."""
+        array = reader._cell_array(name, number)
+        if array is not None:
+            return array
         column = reader._read(np.array([number]), (name,))[name]
         with located(field=name):
             return np.asarray(decode_cell(reader.schema[name], column, 0))
@@ -189,14 +205,17 @@ class VolumePatches(Reader):
         for number, volume in enumerate(used.tolist()):
             rows = np.flatnonzero(back == number)
             try:
-                values = self._volume(self.base, volume, name)
+                values = self._values(self.base, volume, name)
                 if values.shape[: len(self._size)] != tuple(self._shapes[volume].tolist()):
                     raise DecodeError(
                         f"its shape is {values.shape}, and {self._cut[0]!r} is "
                         f"{tuple(self._shapes[volume].tolist())}"
                     )
+                if isinstance(values, Array):
+                    values.read_boxes(starts[rows], self._size.tolist(), out, rows)
+                    continue
             except BatchplantError as error:
-                error.sample = int(indices[rows[0]])
+                error.sample = int(indices[rows[0] if error.sample is None else error.sample])
                 raise error.at(path=self.path, field=name) from None
             for row in rows.tolist():
                 ends = starts[row] + self._size
@@ -205,8 +224,17 @@ class VolumePatches(Reader):
         return out
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        base_fields = [name for name in fields if name in self.base.schema]
-        return self.base._ranges(base_fields, np.unique(self._starts(indices)[0]))
+        volumes, starts = self._starts(indices)
+        used = np.unique(volumes)
+        parts = [self.base._ranges([n for n in fields if n in self.base.schema and n not in self._cut], used)]
+        for name in (name for name in fields if name in self._cut):
+            for volume in used.tolist():
+                array = self.base._cell_array(name, volume)
+                ranges = (
+                    None if array is None else array.ranges(starts[volumes == volume], self._size.tolist())
+                )
+                parts.append(ranges or self.base._ranges([name], np.array([volume])))
+        return concat_known(parts)
 
     def blocks(self) -> I64 | None:
         """Return the volume of each patch."""

@@ -1,0 +1,472 @@
+"""NIfTI-1 and NIfTI-2: medical volumes, one per file, and raw folders of nnU-Net.
+
+A header of 348 or 540 bytes in either byte order, extensions, then the values, first axis fastest, at
+``vox_offset``: in the same file (``.nii``, ``.nii.gz``), or in ``NAME.img`` beside ``NAME.hdr``. Values are
+``slope * stored + intercept`` where the header has a slope. The affine is that of ``sform``, else of
+``qform``, else of the spacing alone.
+
+A file is a dataset of one sample, a folder one of all its volumes, by name. In a folder of nnU-Net, and of
+the Medical Segmentation Decathlon, images are in ``imagesTr``, each channel in a file ``NAME_0000.nii.gz`` of
+its own, and labels in ``labelsTr``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import json
+import math
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    DataError,
+    EncodeError,
+    NotFoundError,
+    OptionError,
+    Problem,
+    SchemaError,
+    exceptions_as,
+    located,
+)
+from ..schema import Tensor, Text
+from ..schema.columns import AnyArray, AnyDType
+from ..storage import Source, index, join, limits, open_source, tree
+from ..storage.cache import ChunkCache
+from ..storage.compressed import CHECKED, GzipSource, UnpackedSource, check_gzip, inflate, kind_of, limited
+from ..storage.index.progress import in_parallel
+from ..storage.opening import read_text
+from .base.capabilities import Capabilities
+from .base.format import Format, Probe
+from .base.volumes import IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
+
+__all__ = ["save"]
+
+# Bytes of the header, and of what is read of a file to find it.
+SIZES, HEAD_BYTES = (348, 540), 1024
+MAGICS = (b"n+1\0", b"ni1\0", b"n+2\0\r\n\x1a\n", b"ni2\0\r\n\x1a\n")
+DTYPES = {
+    2: "u1", 4: "i2", 8: "i4", 16: "f4", 32: "c8", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8",
+    1280: "u8", 1792: "c16",
+}  # fmt: skip
+NAMES = {1: "bits", 128: "RGB", 1536: "float128", 2048: "complex256", 2304: "RGBA"}
+SUFFIXES = (".nii", ".nii.gz")
+# Compressed volumes of fewer bytes are unpacked as a whole; of larger ones, the slabs that are needed.
+WHOLE_BYTES = 32 << 20
+# Of an opened file in the cache: a mapping, or seek points, which have a fraction of the unpacked bytes.
+SOURCE_BYTES, POINTS_SHARE = 1 << 16, 32
+POINTS_VERSION = 1
+METADATA = ("channel_names", "modality", "labels")
+_CHANNEL = re.compile(r"(.+)_(\d{4})")
+
+
+def _layout(size: int) -> AnyDType:
+    """Return the fields of a header that are read here."""
+    if size == SIZES[0]:
+        offsets = (344, 40, 70, 76, 108, 112, 116, 252, 254, 256, 268, 280)
+        formats = ("S4", "8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "i2", "3f4", "3f4", "(3,4)f4")
+    else:
+        offsets = (4, 16, 12, 104, 168, 176, 184, 344, 348, 352, 376, 400)
+        formats = ("S8", "8i8", "i2", "8f8", "i8", "f8", "f8", "i4", "i4", "3f8", "3f8", "(3,4)f8")
+    names = (
+        "magic", "dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter", "qform_code",
+        "sform_code", "quatern", "qoffset", "srow",
+    )  # fmt: skip
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+class Header(NamedTuple):
+    """Facts of a header about the values."""
+
+    shape: tuple[int, ...]
+    dtype: AnyDType
+    start: int
+    scale: tuple[float, float] | None
+    affine: AnyArray
+    # True if the values are in a file of their own.
+    paired: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def is_header(head: bytes) -> bool:
+    """Return whether a file that begins like this is one of NIfTI."""
+    size = _size(head)
+    return size is not None and (head[344:348] if size == SIZES[0] else head[4:12]) in MAGICS
+
+
+def _size(head: bytes) -> int | None:
+    sizes = [struct.unpack(order + "i", head[:4])[0] for order in "<>"] if len(head) >= SIZES[0] else []
+    return next((size for size in sizes if size in SIZES), None)
+
+
+def parse(head: bytes) -> Header:
+    """Return the facts of a header; DamagedError for what none can be."""
+    size = _size(head)
+    if size is None or not is_header(head) or len(head) < size:
+        raise DamagedError(f"not NIfTI: no header of {SIZES[0]} or {SIZES[1]} bytes with its magic", offset=0)
+    order: Literal["<", ">"] = "<" if struct.unpack("<i", head[:4])[0] == size else ">"
+    raw = np.frombuffer(head, dtype=_layout(size).newbyteorder(order), count=1)[0]
+    axes, code = int(raw["dim"][0]), int(raw["datatype"])
+    shape = tuple(raw["dim"][1 : axes + 1].tolist())
+    if not 1 <= axes <= 7 or min(shape) < 1:
+        raise DamagedError(f"the header has {axes} axes of sizes {shape}", offset=40 if size == 348 else 16)
+    if code not in DTYPES:
+        raise SchemaError(f"values of type {NAMES.get(code, code)} are not read")
+    paired = bytes(raw["magic"])[:2] == b"ni"
+    start = float(raw["vox_offset"])
+    # Writers leave out the offset that there must be.
+    start = start or (0 if paired else size + 4)
+    if not (start >= (0 if paired else size) and start < 1 << 62):
+        raise DamagedError(
+            f"the header says that values begin at {start}", offset=108 if size == 348 else 168
+        )
+    slope, intercept = float(raw["scl_slope"]), float(raw["scl_inter"])
+    scaled = slope != 0 and math.isfinite(slope) and (slope, intercept) != (1, 0)
+    if scaled and not math.isfinite(intercept):
+        raise DamagedError(f"the slope of values is {slope}, and their intercept {intercept}")
+    dtype = np.dtype(order + DTYPES[code])
+    return Header(
+        shape, dtype, int(start), (slope, intercept) if scaled else None, _affine(raw, shape), paired
+    )
+
+
+def _affine(raw: np.void, shape: tuple[int, ...]) -> AnyArray:
+    affine = np.eye(4)
+    spacing = raw["pixdim"][1:4].astype(np.float64)
+    if raw["sform_code"] > 0:
+        affine[:3] = raw["srow"]
+        return affine
+    if raw["qform_code"] > 0:
+        b, c, d = raw["quatern"].astype(np.float64).tolist()
+        squared = 1 - (b * b + c * c + d * d)
+        # A rotation by 180 degrees may come out slightly longer than 1.
+        if not squared > -3 * np.finfo(raw["quatern"].dtype).eps:
+            raise DamagedError(f"the quaternion {b}, {c}, {d} of the header is no rotation")
+        a = math.sqrt(max(0.0, squared))
+        rotation = np.array([
+            [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],
+            [2 * (b * c + a * d), a * a + c * c - b * b - d * d, 2 * (c * d - a * b)],
+            [2 * (b * d - a * c), 2 * (c * d + a * b), a * a + d * d - b * b - c * c],
+        ])  # fmt: skip
+        affine[:3, :3] = rotation * spacing * (1, 1, -1 if raw["pixdim"][0] < 0 else 1)
+        affine[:3, 3] = raw["qoffset"]
+        return affine
+    # Nothing is known but distances: the middle is the origin, and the first axis leads to the left.
+    sides = np.array((*shape, 1, 1)[:3], dtype=np.float64)
+    affine[:3, :3] = np.diag(spacing * (-1, 1, 1))
+    affine[:3, 3] = -affine[:3, :3] @ ((sides - 1) / 2)
+    return affine
+
+
+def read_header(path: str) -> tuple[Header, int, bool]:
+    """Return the header of a file, the bytes of the file, and whether it is compressed."""
+    with contextlib.closing(open_source(path, HEAD_BYTES)) as source, located(path=path):
+        head = source.only(0, min(source.size, HEAD_BYTES)).tobytes()
+        packed = kind_of(head) == "gzip"
+        return parse(_unpacked(head) if packed else head), source.size, packed
+
+
+def _unpacked(head: bytes) -> bytes:
+    with exceptions_as(DamagedError, "not sound gzip", zlib.error):
+        return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
+
+
+class Files:
+    """Opened files of volumes, in the cache of their reader."""
+
+    def __init__(self, cache: ChunkCache) -> None:
+        self._cache = cache
+
+    def volume(self, path: str, field: str, dtype: str | None) -> Volume:
+        """Return the volume of a file; only its header is read."""
+        header, size, packed = read_header(path)
+        data = path
+        if header.paired:
+            data = next((name for name in _images(path) if tree.is_file(name)), path)
+            if data == path:
+                raise NotFoundError("the values are in a file .img beside it, which is not there", path=path)
+            with contextlib.closing(open_source(data, HEAD_BYTES)) as source:
+                size, packed = source.size, kind_of(source.only(0, min(16, source.size)).tobytes()) == "gzip"
+        with located(path=data):
+            if packed:
+                limits.check("the volume", header.nbytes + header.start, size)
+            elif header.start + header.nbytes > size:
+                raise DamagedError(
+                    f"values of shape {header.shape} take {header.nbytes} bytes, but the file ends at {size}",
+                    offset=header.start,
+                )
+            values = np.dtype(np.float32) if header.scale and header.dtype.kind in "iu" else header.dtype
+            values = values.newbyteorder("=") if dtype is None else np.dtype(dtype)
+        # Of a volume that takes much of the cache, slabs are kept.
+        slabs = packed and header.nbytes > min(WHOLE_BYTES, self._cache.max_bytes // 4)
+        slab_bytes = min(SLAB_BYTES, self._cache.max_bytes // 64) if slabs or not packed else 0
+        open_data = functools.partial(self._source, data, header.start + header.nbytes, packed, slabs)
+        array = Slabs(
+            data, field, header.shape, header.dtype, values, header.start, open_data, self._cache,
+            packed=size if packed else 0, scale=header.scale, slab_bytes=slab_bytes,
+        )  # fmt: skip
+        run = (data, 0, size) if packed else (data, header.start, header.nbytes)
+        return Volume(array, header.affine, (run,))
+
+    def _source(self, path: str, end: int, packed: bool, slabs: bool) -> Source:
+        if packed and not slabs:
+            return _first_bytes(path, end)
+        make = functools.partial(_with_points, path, end) if packed else functools.partial(open_source, path)
+        held = end // POINTS_SHARE if packed else SOURCE_BYTES
+        return self._cache.get((path, "source"), make, lambda source: held)
+
+
+def _images(path: str) -> Iterator[str]:
+    stem = path[: -len(".hdr.gz")] if path.lower().endswith(".hdr.gz") else os.path.splitext(path)[0]
+    yield from (type(path)(f"{stem}{suffix}") for suffix in (".img", ".img.gz", ".IMG"))
+
+
+def _first_bytes(path: str, end: int) -> Source:
+    """Return the first bytes of a compressed file, unpacked."""
+    with contextlib.closing(open_source(path)) as source:
+        out, size = np.empty(end, dtype=np.uint8), 0
+        for piece in limited(inflate(source), path, source.size):
+            piece = piece[: end - size]
+            out[size : size + len(piece)] = piece
+            size += len(piece)
+            if size == end:
+                return UnpackedSource(path, out)
+        raise DamagedError(
+            f"{end} bytes are needed, but {size} are packed here", path=path, offset=source.size
+        )
+
+
+def _with_points(path: str, end: int) -> GzipSource:
+    """Open a compressed file for random access; its seek points are remembered where that pays."""
+    source = open_source(path)
+
+    def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:
+        # Not closed, for that would close the source too.
+        return {"points": GzipSource(source, end).points()}, {}
+
+    try:
+        points = index.load(
+            source, "nifti", build, version=POINTS_VERSION, check=lambda stored: stored.has(points="u1")
+        )
+        return GzipSource(source, end, points.arrays["points"])
+    except BatchplantError as error:
+        source.close()
+        raise error.at(path=path) from None
+
+
+class NiftiReader(VolumeReader):
+    """Reads volumes of NIfTI: a file, a folder of files, or a folder of nnU-Net.
+
+    ``orientation``: letters of the sides to which axes are to lead, as ``"RAS"``; ``spacing``: distance of
+    voxels in millimetres, one number or three: images are interpolated, of labels the nearest is taken.
+    ``dtype``: of the values (default: as stored, float32 for whole numbers that have a slope). ``split``: of
+    nnU-Net, train or test. ``cache``: bytes of unpacked volumes in memory.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        orientation: str | None = None,
+        spacing: float | Sequence[float] | None = None,
+        dtype: str | None = None,
+        split: str = "train",
+        cache: int | None = None,
+    ) -> None:
+        self.path = path
+        self._cache = ChunkCache(cache)
+        self._metadata: dict[str, str] = {}
+        if dtype is not None:
+            with exceptions_as(OptionError, "dtype", TypeError):
+                dtype = np.dtype(dtype).name
+        with located(path=path):
+            names, files = self._files(split)
+            open_volume = Files(self._cache).volume
+            paths = [
+                (file, field) for field, channels in files.items() for channel in channels for file in channel
+            ]
+            with tree.keeping():
+                opened = in_parallel(lambda item: open_volume(item[0], item[1], dtype), paths, threads=8)
+            for field in files:
+                arrays = [volume.array for volume in opened if volume.array.field == field]
+                for array in arrays:
+                    array.dtype = np.result_type(*{array.dtype for array in arrays})
+            in_order = iter(opened)
+            volumes = {
+                field: [_stacked([next(in_order) for _ in channel]) for channel in channels]
+                for field, channels in files.items()
+            }
+            self._set_volumes(names, volumes, orientation=orientation, spacing=spacing)
+
+    def _files(self, split: str) -> tuple[list[str], dict[str, list[list[str]]]]:
+        """Return the names of samples, and the files of each field: one for each channel."""
+        if not tree.is_folder(self.path):
+            return [stem_of(self.path)], {IMAGE: [[self.path]]}
+        folders = {"train": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
+        if split not in folders:
+            raise OptionError(f"split is train or test, not {split!r}")
+        images, labels = (join(self.path, name) for name in folders[split])
+        if not tree.is_folder(images):
+            files = volumes_in(self.path)
+            if not files:
+                raise NotFoundError("there are no volumes in the folder")
+            return list(files), {IMAGE: [[file] for file in files.values()]}
+        self._metadata = _dataset(join(self.path, "dataset.json"))
+        channels: dict[str, dict[str, str]] = {}
+        truth = volumes_in(labels)
+        for stem, file in volumes_in(images).items():
+            match = None if stem in truth else _CHANNEL.fullmatch(stem)
+            case, channel = match.groups() if match else (stem, "")
+            channels.setdefault(case, {})[channel] = file
+        if not channels:
+            raise NotFoundError("there are no volumes in the folder", path=images)
+        names = sorted(channels)
+        for sample, name in enumerate(names):
+            if channels[name].keys() != channels[names[0]].keys():
+                here, first = (", ".join(sorted(channels[case])) for case in (name, names[0]))
+                message = f"{name} has the channels {here}, and {names[0]} has {first}"
+                raise DamagedError(message, path=images, sample=sample)
+            if truth and name not in truth:
+                raise DamagedError(f"there is no label of {name}", path=labels, sample=sample)
+        fields = {IMAGE: [[file for _, file in sorted(channels[name].items())] for name in names]}
+        return names, fields | ({LABEL: [[truth[name]] for name in names]} if truth else {})
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self._metadata
+
+    def own_checks(self) -> tuple[str, ...]:
+        return (CHECKED,) if any(self._compressed()) else ()
+
+    def _compressed(self) -> Iterator[tuple[int, str]]:
+        for volumes in self.volumes.values():
+            for sample, volume in enumerate(volumes):
+                yield from ((sample, path) for path, _, _ in volume.runs if path.lower().endswith(".gz"))
+
+    def _verify(self) -> Iterator[Problem]:
+        for sample, path in self._compressed():
+            try:
+                check_gzip(path)
+            except DataError as error:
+                yield Problem.of(error.at(path=path, sample=sample))
+
+    def close(self) -> None:
+        self._cache.clear()
+
+
+def _stacked(volumes: Sequence[Volume]) -> Volume:
+    """Return the channels of a sample as one volume."""
+    if len(volumes) == 1:
+        return volumes[0]
+    runs = tuple(run for volume in volumes for run in volume.runs)
+    return Volume(Stacked([volume.array for volume in volumes]), volumes[0].affine, runs)
+
+
+def stem_of(path: str) -> str:
+    """Return the name of a file without the suffix of NIfTI."""
+    return re.sub(r"\.(nii|hdr|img)(\.gz)?$", "", os.path.basename(path.rstrip("/")), flags=re.IGNORECASE)
+
+
+def volumes_in(folder: str) -> dict[str, str]:
+    """Return the files of volumes in a folder by their names without suffix, sorted."""
+    names = [name for name in tree.names(folder) if not name.startswith(".")]
+    present = set(names)
+    files: dict[str, str] = {}
+    for name in sorted(names):
+        stem = stem_of(name)
+        pair = name.endswith((".hdr", ".hdr.gz")) and not present.isdisjoint(
+            (f"{stem}.img", f"{stem}.img.gz")
+        )
+        if name.lower().endswith(SUFFIXES) or pair:
+            if stem in files:
+                raise DamagedError(f"{name} and {os.path.basename(files[stem])} have one name", path=folder)
+            files[stem] = join(folder, name)
+    return files
+
+
+def _dataset(path: str) -> dict[str, str]:
+    """Return what dataset.json says about channels and labels."""
+    if not tree.is_file(path):
+        return {}
+    with exceptions_as(DamagedError, "not JSON", ValueError, RecursionError, path=path):
+        content = json.loads(read_text(path))
+    return {
+        name: json.dumps(content[name]) for name in METADATA if isinstance(content, dict) and name in content
+    }
+
+
+def save(path: str | os.PathLike[str], values: npt.ArrayLike, affine: npt.ArrayLike | None = None) -> None:
+    """Write an array as NIfTI-1; a name with .gz at its end is compressed. ``affine``: default the identity.
+
+    Raises: EncodeError for a dtype or a shape that NIfTI-1 does not have.
+    """
+    array: AnyArray = np.asarray(values)
+    array = array.astype(np.uint8) if array.dtype == np.bool_ else array
+    codes = {dtype: code for code, dtype in DTYPES.items()}
+    code = codes.get(array.dtype.str[1:])
+    if code is None or not 1 <= array.ndim <= 7 or not 0 < min(array.shape) <= max(array.shape) < 1 << 15:
+        raise EncodeError(f"NIfTI-1 cannot hold {array.dtype} {array.shape}", path=os.fspath(path))
+    matrix = np.eye(4) if affine is None else np.asarray(affine, dtype=np.float64)
+    head = np.zeros((), dtype=_layout(SIZES[0]).newbyteorder("<"))
+    head["magic"], head["datatype"], head["vox_offset"], head["sform_code"] = MAGICS[0], code, 352, 1
+    head["dim"] = [array.ndim, *array.shape, *(1,) * (7 - array.ndim)]
+    head["pixdim"][:4] = [1, *np.sqrt((matrix[:3, :3] ** 2).sum(axis=0))]
+    head["scl_slope"], head["srow"] = 1, matrix[:3]
+    data = bytearray(head.tobytes())
+    # Size of the header; bits of a value; millimetres.
+    struct.pack_into("<i", data, 0, SIZES[0])
+    struct.pack_into("<h", data, 72, 8 * array.dtype.itemsize)
+    data[123] = 2
+    content = bytes(data) + bytes(4) + array.astype(array.dtype.newbyteorder("<")).tobytes(order="F")
+    with open(path, "wb") as out:
+        out.write(gzip.compress(content, 6, mtime=0) if os.fspath(path).endswith(".gz") else content)
+
+
+def sniff(probe: Probe) -> bool:
+    """True for a header of NIfTI, also a compressed one, and for a folder with such files."""
+    if probe.folder:
+        names = probe.names
+        return "imagesTr/" in names or any(name.lower().endswith(SUFFIXES) for name in names)
+    head = probe.head
+    if kind_of(head) == "gzip":
+        try:
+            head = _unpacked(head[:HEAD_BYTES])
+        except DamagedError:
+            return False
+    return is_header(head)
+
+
+FORMAT = Format(
+    name="nifti",
+    title="NIfTI",
+    suffixes=SUFFIXES,
+    spec="https://nifti.nimh.nih.gov/",
+    reader=NiftiReader,
+    writer=None,
+    sniff=sniff,
+    kinds=(Tensor, Text),
+    folder=None,
+    notes="affine, spacing; raw folders of nnU-Net; `batchplant.formats.nifti.save` writes a volume",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        compression=("gzip",),
+        compressed="file",
+        remote_ranges=True,
+        splittable=True,
+        ecosystem=("nibabel", "MONAI", "nnU-Net", "ITK"),
+    ),
+)
