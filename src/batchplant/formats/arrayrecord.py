@@ -27,7 +27,7 @@ from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, DataError, OptionError, needs
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Ragged, starts_of
-from ..storage import limits, open_source
+from ..storage import MappedSource, limits, open_source
 from ..storage.cache import ChunkCache, ChunkKeys
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
@@ -151,9 +151,13 @@ class ArrayRecordReader(RecordReader):
 
         Errors have the row as ``sample``.
         """
-        places = self.source.gather(starts, sizes)
+        if isinstance(self.source, MappedSource) and self.source.is_warm():
+            stored, places = self.source.placed(starts, sizes)
+        else:
+            chunks = self.source.gather(starts, sizes)
+            stored, places = chunks.data, chunks.starts
         data, chunk_starts, heads, failure = _native.riegeli_read(
-            places.data, np.ascontiguousarray(places.starts), sizes, starts
+            stored, np.ascontiguousarray(places), sizes, np.ascontiguousarray(starts)
         )
         row, reason = failure or (-1, "")
         kinds = heads[:, 0] if failure is None else heads[:0, 0]
