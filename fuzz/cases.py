@@ -302,6 +302,21 @@ def _nifti(folder: Path) -> Path:
     return folder
 
 
+def _scenes(folder: Path) -> Path:
+    import tifffile
+
+    stack = tifffile.imread(GOLDEN / "tiff" / "stack.tif")
+    key = (1, 1, 0, 2, 1025, 0, 1, 1, 3072, 0, 1, 32633)
+    tags = [(33550, "d", 3, (1, 1, 0)), (33922, "d", 6, (0, 0, 0, 5, 5, 0)), (34735, "H", len(key), key)]
+    tags = [(*tag, True) for tag in tags]
+    for name, compression in (("a", None), ("b", "zlib")):
+        with tifffile.TiffWriter(folder / f"{name}.tif") as out:
+            options = {"photometric": "minisblack", "tile": (16, 16), "compression": compression}
+            out.write(stack[0], subifds=1, extratags=tags, metadata=None, **options)
+            out.write(stack[0][::2, ::2], metadata=None, **options)
+    return folder
+
+
 def _sqlite(folder: Path) -> Path:
     with bp.create(folder / "images", {"image": bp.Image()}, format="imagefolder") as out:
         out.append({"image": sample(0)["image"]})
@@ -348,6 +363,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "nifti": _nifti,
     "published": _published,
     "repository": _repository,
+    "scenes": _scenes,
     "sqlite": _sqlite,
     "tfds": _tfds,
 }

@@ -163,6 +163,14 @@ def tiled(folder: Path) -> Path:
     return folder / "data.tif"
 
 
+def scenes(folder: Path) -> Path:
+    tifffile = pytest.importorskip("tifffile")
+    for number in range(COUNT):
+        pixels = np.random.default_rng(number).integers(0, 255, (128, SIZE // 128)).astype(np.uint8)
+        tifffile.imwrite(folder / f"{number}.tif", pixels, photometric="minisblack", metadata=None)
+    return folder
+
+
 def model_of_fields(folder: Path) -> Path:
     """Long enough that not all of it comes with its first bytes."""
     text = (GOLDEN / "models" / "tree.pmml").read_text("utf-8")
@@ -298,6 +306,7 @@ OTHERS = {
     "lhotse": functools.partial(speech, manifest="cuts.jsonl"),
     "nemo": functools.partial(speech, manifest="data.json"),
     "nifti": scanned,
+    "scenes": scenes,
     "sqlite": database,
     "tfds": tensorflow_dataset,
     "video": filmed,
@@ -513,10 +522,10 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
         with read(copy, name) as reader:
             value = max((sample["data"] for sample in reader), key=len)
         assert flip_in(copy, value)
-    elif name in ("tiff", "nifti"):
+    elif name in ("tiff", "nifti", "scenes"):
         with read(copy, name) as reader:
             large = next(iter(reader[WANTED].values()))
-            assert flip_in(copy, large.tobytes("C" if name == "tiff" else "F"))
+            assert flip_in(copy, large.tobytes("F" if name == "nifti" else "C"))
     elif name == "lerobot":
         # Bytes are numbers of 32 bits in its tables.
         shutil.rmtree(copy)
@@ -613,6 +622,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
             "published": "label == 1", "video": "time > 1", "datatrove": "",
             "nifti": "name == '37'", "kaldi": "id == '37'", "lhotse": "id == '37'",
+            "scenes": "",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted
         wanted = "file_name == '37.png'" if "file_name" in reader.schema else wanted

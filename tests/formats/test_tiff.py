@@ -103,7 +103,13 @@ def test_a_pyramid(tmp_path):
             out.write(COLOURS[::step, ::step], photometric="rgb", tile=(16, 16), metadata=None)
     with bp.open(tmp_path / "a.tif") as data:
         assert data.array("data").shape == (50, 70, 3)
-        assert data.facts()["pages left out"] == 2
+        assert data.levels == [(50, 70), (25, 35), (13, 18)]
+        assert data.facts()["levels"] == "50×70, 25×35, 13×18"
+    for choice in ({"level": 1}, {"page": 1}):
+        with bp.open(tmp_path / "a.tif", **choice) as data:
+            assert np.array_equal(np.asarray(data.array("data")), COLOURS[::2, ::2])
+    with pytest.raises(bp.OptionError, match="no level 3"):
+        bp.open(tmp_path / "a.tif", level=3)
     with bp.open(tmp_path / "a.tif", page=2) as data:
         assert np.array_equal(np.asarray(data.array("data")), COLOURS[::4, ::4])
     with pytest.raises(bp.OptionError, match="no page 3"):

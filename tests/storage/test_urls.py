@@ -39,7 +39,7 @@ BESIDE = {
     "audiofolder": {"audio": (bp.Audio(), sound(4))},
     "videofolder": {"video": (bp.Video(), film(1))},
 }
-OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}, "scenes": {"format": "scenes"}}
 # Facts that are true of local files only: a server is not mapped.
 IN_MEMORY = ("mapped columns", "used in place")
 ROWS = 7
@@ -158,6 +158,15 @@ def blended(folder: Path) -> str:
     return "blend.yaml"
 
 
+def scenes(folder: Path) -> str:
+    tifffile = pytest.importorskip("tifffile")
+    os.makedirs(folder / "scenes")
+    for number in range(ROWS):
+        pixels = np.full((40 + number, 50), number, np.uint16)
+        tifffile.imwrite(folder / f"scenes/{number}.tif", pixels, photometric="minisblack", tile=(16, 16))
+    return "scenes"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "energon": prepared,
@@ -171,6 +180,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "pmml": copied(GOLDEN / "models/tree.pmml"),
     "published": published,
     "repository": repository,
+    "scenes": scenes,
     "sqlite": database,
     "savedmodel": copied(GOLDEN / "models/saved_model"),
     "tfds": tensorflow_dataset,
@@ -218,7 +228,7 @@ def same(local: bp.Reader, remote: bp.Reader) -> None:
 KNOWS_RANGES = (
     "beton", "webdataset", "tfrecord", "parquet", "ffrecord", "recordio", "lmdb", "hdf5", "zarr", "n5", "npy",
     "imagefolder", "audiofolder", "videofolder", "lst", "arrow", "delta", "iceberg", "csv", "json", "msgpack",
-    "npz", "tiff", "nifti",
+    "npz", "tiff", "nifti", "scenes",
 )  # fmt: skip
 
 

@@ -1,185 +1,163 @@
-"""TIFF, one file as an array: a stack of pages, or one large image in tiles or strips.
+"""TIFF, one file as an array: a stack of pages, or one large image in tiles or strips; whole slides, GeoTIFF.
 
 The pages that are like the first one are the first axis; where there is only one page, its rows are. A page
 has the axes (height, width[, colours]), or (colours, height, width) where each colour lies by itself, and a
-depth before them where it has one. The array is the field ``data``. Pages that differ (a pyramid, say) are
-left out; ``page`` chooses one. A folder of images is read as ``imagefolder``, whatever they are.
+depth where it has one. OME-TIFF has the axes that its XML names. The array is the field ``data``.
 
-tifffile says what lies where and unpacks; nothing outside of the file is opened, whatever its metadata names.
+A pyramid's levels are the directories below a page, or smaller pages of the same image: ``level`` chooses
+one, ``page`` any page. ``tiles=True``: each tile of a level is a sample, an image with its position; JPEG
+tiles stay JPEG. Transform, coordinate system and nodata of GeoTIFF are attributes.
+
+Directories are parsed here, with every size checked before it is believed; imagecodecs unpacks what is not
+JPEG. Nothing outside of the file is opened, whatever its metadata names.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import _native
 from ..codecs import npy
-from ..codecs.media import tiff
-from ..data.arrays import Array, ChunkedArray, Index
+from ..data.arrays import Array
+from ..data.arrays.parallel import each_or_error
 from ..data.reader import Reader
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
-from ..schema import Bool, Float, Int, Schema, Tensor
-from ..schema.columns import I64, U8, Columns
-from ..storage import MappedSource, Source, limits, open_source
+from ..errors import BatchplantError, DataError, OptionError
+from ..schema import Bool, Float, Image, Int, Schema, Tensor
+from ..schema.columns import I64, U8, AnyArray, Columns, Ragged
+from ..storage import open_source
 from ..storage.cache import ChunkCache
-from ..storage.spans import SourceRun, Spans
+from ..storage.spans import Spans, spans_of
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
+from .base.tiff.directory import TiffFile
+from .base.tiff.geo import scaled, window
+from .base.tiff.pages import DATA, JPEG, NAMES, Pages, jpeg_of
+from .base.tiff.pyramid import read_pyramid
 
-DATA = "data"
+IMAGE, POSITION = "image", "position"
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-NONE, JPEG = 1, 7
-NAMES = {
-    1: "none", 5: "LZW", 7: "JPEG", 8: "Deflate", 32773: "PackBits", 32946: "Deflate", 34925: "LZMA",
-    50000: "zstd",
-}  # fmt: skip
-
-
-class Pages(ChunkedArray):
-    """Pages of one kind, each in tiles or strips."""
-
-    def __init__(
-        self, path: str, pages: Sequence[Any], order: str, source: Source, cache: ChunkCache
-    ) -> None:
-        first = pages[0]
-        stacked = len(pages) > 1
-        self._chunked: tuple[int, ...] = first.chunked
-        chunks = (*(1,) * (len(first.chunked) - len(first.chunks)), *first.chunks)
-        sizes = zip(first.shape, chunks, strict=False)
-        if (
-            len(chunks) != len(first.shape)
-            or min(chunks) < 1
-            or self._chunked != tuple(-(-a // b) for a, b in sizes)
-        ):
-            raise DamagedError(f"a page of shape {first.shape} has tiles of {first.chunks}")
-        super().__init__(
-            path, DATA, (len(pages),) * stacked + first.shape, first.dtype.newbyteorder("="),
-            (1,) * stacked + chunks,
-        )  # fmt: skip
-        self._page, self._stacked, self._source, self._cache = first, stacked, source, cache
-        self._starts = np.array([page.dataoffsets for page in pages], dtype=np.int64).reshape(-1)
-        self._sizes = np.array([page.databytecounts for page in pages], dtype=np.int64).reshape(-1)
-        if len(self._starts) != len(pages) * math.prod(self._chunked):
-            raise DamagedError(f"{len(self._starts)} tiles are said to be {len(pages)} × {self._chunked}")
-        bad = source.outside(self._starts, self._sizes)
-        if bad is not None:
-            raise DamagedError(f"tile {bad} lies outside of the file", offset=int(self._starts[bad]))
-        limits.check("a tile", math.prod(self.chunks) * self.dtype.itemsize, int(self._sizes.max(initial=0)))
-        bytewise = first.bitspersample == 8 * first.dtype.itemsize and first.dtype.kind != "b"
-        # Then the bytes are the values.
-        self._plain = first.compression == NONE and first.predictor == 1 and first.fillorder == 1 and bytewise
-        self._dtype = first.dtype.newbyteorder(order)
-
-    def _number(self, index: Index) -> int:
-        number = 0
-        grid = (len(self._starts), *self._chunked) if self._stacked else self._chunked
-        for offset, size in zip(index, grid, strict=True):
-            number = number * size + offset
-        return number
-
-    def _chunk(self, index: Index) -> npt.NDArray[Any]:
-        number = self._number(index)
-        if self._plain and isinstance(self._source, MappedSource):
-            return self._load(number, index)
-        return self._cache.get(number, lambda: self._load(number, index), lambda array: int(array.nbytes))
-
-    def _load(self, number: int, index: Index) -> npt.NDArray[Any]:
-        start, size = int(self._starts[number]), int(self._sizes[number])
-        inside = zip(index, self.chunks, self.shape, strict=True)
-        shape = [min(chunk, axis_size - position * chunk) for position, chunk, axis_size in inside]
-        if self._page.is_tiled:
-            shape = list(self.chunks)
-        if not size:
-            # Nothing was written.
-            fill = np.array(self._page.nodata, dtype=self.dtype)
-            return np.broadcast_to(fill, shape)
-        data = self._source.view(start, size)
-        try:
-            if not self._plain:
-                return self._decode(data, number % math.prod(self._chunked), shape)
-            if data.size != math.prod(shape) * self._dtype.itemsize:
-                raise DamagedError(f"it has {data.size} bytes, and values of shape {tuple(shape)} are needed")
-            return np.asarray(data.view(self._dtype).reshape(shape))
-        except BatchplantError as error:
-            error.message = f"tile {'.'.join(map(str, index))}: {error.message}"
-            raise error.at(offset=start) from None
-
-    def _decode(self, data: U8, number: int, shape: list[int]) -> npt.NDArray[Any]:
-        if self._page.compression == JPEG:
-            # Its own header says how much it takes.
-            result = _native.probe(data, np.zeros(1, np.int64), np.array([data.size]))[0].tolist()
-            if result[0] != 1 or result[1] * result[2] > 4 * math.prod(self._page.chunks[:2]) + 4096:
-                raise DamagedError(f"it is no JPEG of {self._page.chunks}")
-        try:
-            values, _, _ = self._page.decode(data.tobytes(), number)
-        # The library raises many kinds on damaged bytes.
-        except Exception as error:
-            raise DamagedError(f"it does not unpack: {type(error).__name__}: {error}") from None
-        cut = tuple(map(slice, self._four(shape)))
-        if any(have < need.stop for have, need in zip(values.shape, cut, strict=True)):
-            raise DamagedError(f"it unpacks to the shape {values.shape}, and {tuple(shape)} is needed")
-        result = np.ascontiguousarray(values[cut], dtype=self.dtype).reshape(shape)
-        return result
-
-    def _four(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Depth, height, width and colours, as the library has them."""
-        axes = dict(zip(self._page.axes, shape[self._stacked :], strict=True))
-        colours = 1 if self._page.axes.startswith("S") else axes.get("S", 1)
-        return axes.get("Z", 1), axes["Y"], axes["X"], colours
-
-    def _ahead(self, chunks: Sequence[Index]) -> None:
-        if not isinstance(self._source, MappedSource):
-            numbers = [self._number(chunk) for chunk in chunks]
-            self._source.request(self._starts[numbers], self._sizes[numbers])
-
-    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
-        numbers = [self._number(chunk) for chunk in chunks]
-        runs = zip(self._starts[numbers].tolist(), self._sizes[numbers].tolist(), strict=True)
-        return [(self._source, start, size) for start, size in runs if size]
-
-    def _stored(self) -> int | None:
-        return int(self._sizes.sum())
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+# Largest level whose pixels are looked at.
+MAX_PIXELS = 1 << 26
 
 
 class TiffReader(Reader):
-    """Reads a TIFF file as one array. ``page``: only this one, and its rows are the samples; ``cache``: bytes
-    of unpacked tiles kept."""
+    """Reads a TIFF file as one array. ``level``: of a pyramid, 0 is the largest; ``page``: only this one, and
+    its rows are the samples; ``tiles``: samples are the tiles of the level, as images with their positions;
+    ``tissue``: of these only tiles of which at least this share is tissue; ``cache``: bytes of unpacked tiles
+    kept."""
 
-    def __init__(self, path: str, *, page: int | None = None, cache: int | None = None) -> None:
+    def __init__(
+        self, path: str, *, level: int = 0, page: int | None = None, tiles: bool = False,
+        tissue: float | None = None, cache: int | None = None,
+    ) -> None:  # fmt: skip
         self.path = path
         self._source = open_source(path)
         try:
-            tifffile = tiff.library()
-            try:
-                with tifffile.TiffFile(self._source.file(), is_ome=False) as file:
-                    pages, self._left_out = _similar_pages(file, page)
-                    self._volume = Pages(path, pages, file.byteorder, self._source, ChunkCache(cache))
-            except BatchplantError:
-                raise
-            # The library raises many kinds on damaged bytes.
-            except Exception as error:
-                failed = self._source.failure()
-                if failed is not None:
-                    raise failed from None
-                raise DamagedError(f"not a TIFF that can be read: {type(error).__name__}: {error}") from None
-            self.schema = Schema({DATA: npy.field_of(self._volume.dtype, self._volume.shape[1:])})
+            file = TiffFile(self._source)
+            pyramid = self._pyramid = read_pyramid(file, level, page)
+            stored = pyramid.level
+            self._volume = Pages(
+                path, DATA, stored.layout, stored.outer, stored.starts, stored.sizes, self._source,
+                ChunkCache(cache),
+            )  # fmt: skip
+            if tissue is not None and not tiles:
+                raise OptionError("tissue selects among tiles=True; of patches, where=reader.tissue(size)")
+            self._tiles = self._tile_places(tissue) if tiles else None
+            if self._tiles is None:
+                self.schema = Schema({DATA: npy.field_of(self._volume.dtype, self._volume.shape[1:])})
         except BatchplantError as error:
             self._source.close()
             raise error.at(path=path) from None
-        self.length = len(self._volume)
-        self._pages = len(pages)
+        self.length = len(self._volume if self._tiles is None else self._tiles)
+
+    def _tile_places(self, tissue: float | None) -> I64:
+        """Set the schema of tiles; return the place of each in the grid."""
+        layout, volume = self._volume.layout, self._volume
+        mode = MODES.get(volume.shape[-1] if layout.axes[-1] == "S" else 1)
+        if layout.axes not in ("YX", "YXS") or volume.ndim > 3 or layout.dtype != "u1" or mode is None:
+            raise OptionError(
+                f"tiles are images of 8 bits in 1, 3 or 4 colours, not {volume.dtype} {volume.shape}"
+            )
+        self._encoded = bool(layout.compression == JPEG and layout.tiled and volume.sizes.all())
+        self.schema = Schema(
+            {IMAGE: Image("jpeg" if self._encoded else None, mode=mode), POSITION: Tensor("int64", (2,))}
+        )
+        places: I64 = np.indices(layout.grid[:2]).reshape(2, -1).T.astype(np.int64)
+        if tissue is None:
+            return places
+        return places[self.tissue(layout.chunks[:2], tissue)(places * np.array(layout.chunks[:2]))]
+
+    def tissue(self, size: Sequence[int], share: float = 0.5) -> Tissue:
+        """Return a function for ``where`` of ``Patches``: keeps boxes of ``size`` with this share of tissue.
+
+        Tissue has more colour than glass, by Otsu's threshold on the lowest level.
+        """
+        height, width = self._pyramid.sizes[-1]
+        if height * width > MAX_PIXELS:
+            raise OptionError(f"its lowest level has {height} × {width} pixels: too many to look for tissue")
+        with TiffReader(self.path, level=len(self._pyramid.sizes) - 1) as lowest:
+            thumbnail = np.asarray(lowest._volume)
+        if thumbnail.ndim > 3 or self._volume.layout.axes not in ("YX", "YXS"):
+            raise OptionError(f"tissue is found in images, not in arrays of shape {thumbnail.shape}")
+        return Tissue(thumbnail, self._volume.layout.size, size, share)
+
+    @property
+    def levels(self) -> list[tuple[int, int]]:
+        """Height and width of every level of the pyramid, largest first."""
+        return list(self._pyramid.sizes)
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
+        """``transform`` (a, b, c, d, e, f: x = a·column + b·row + c, y = d·column + e·row + f), ``crs`` and
+        ``nodata`` of the field, where the file has them."""
+        geo = dict(self._pyramid.geo)
+        if "transform" in geo:
+            geo["transform"] = scaled(geo["transform"], self._pyramid.sizes[0], self._volume.layout.size)
+        return {next(iter(self.schema)): geo} if geo else {}
+
+    def window_of(self, bounds: Sequence[float]) -> tuple[slice, slice]:
+        """Return the rows and columns that touch (left, bottom, right, top) in the file's coordinates."""
+        transform: Any = self.attributes.get(next(iter(self.schema)), {}).get("transform")
+        return window(transform, self._volume.layout.size, bounds)
 
     def _array(self, field: str) -> Array | None:
-        return self._volume if field == DATA else None
+        return self._volume if field == DATA and self._tiles is None else None
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns.read(fields, lambda _: self._rows(indices), self.path)
+        return Columns.read(fields, lambda name: self._column(name, indices), self.path)
+
+    def _column(self, name: str, indices: I64) -> Any:
+        if self._tiles is None:
+            return self._rows(indices)
+        places = self._tiles[indices]
+        if name == POSITION:
+            return places * np.array(self._volume.layout.chunks[:2])
+        self._volume._ahead([self._index(place) for place in places])
+        cells = each_or_error(
+            lambda row: self._tile(places[row]), range(len(places)), self._volume._chunk_bytes
+        )
+        for row, cell in enumerate(cells):
+            if isinstance(cell, DataError):
+                raise cell.at(sample=int(indices[row]))
+        images: list[Any] = cells
+        shapes = () if self._encoded else [(*image.shape, 1)[:3] for image in images]
+        return Ragged.from_cells([image.reshape(-1) for image in images], shapes)
+
+    def _index(self, place: I64) -> tuple[int, ...]:
+        return (*map(int, place), *(0,) * (self._volume.ndim - 2))
+
+    def _tile(self, place: I64) -> U8:
+        index, volume = self._index(place), self._volume
+        if not self._encoded:
+            return np.ascontiguousarray(volume._chunk(index))
+        try:
+            return jpeg_of(volume.layout, volume.bytes_of(index))
+        except BatchplantError as error:
+            raise error.at(offset=int(volume.starts[volume._number(index)])) from None
 
     def _rows(self, indices: I64) -> npt.NDArray[Any]:
         out: npt.NDArray[Any] = np.empty((len(indices), 1, *self._volume.shape[1:]), dtype=self._volume.dtype)
@@ -191,64 +169,68 @@ class TiffReader(Reader):
         return out[:, 0]
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        return self._volume.ranges(indices[:, None], (1,))
+        if self._tiles is None:
+            return self._volume.ranges(indices[:, None], (1,))
+        images = [self._index(place) for place in self._tiles[indices]] if IMAGE in fields else []
+        return spans_of(self._volume._places(images) or [])
 
     def blocks(self) -> I64 | None:
+        if self._tiles is not None:
+            return None
         return np.arange(self.length, dtype=np.int64) // self._volume.chunks[0]
 
     def facts(self) -> dict[str, Any]:
-        page = self._volume._page
+        layout, pyramid = self._volume.layout, self._pyramid
         facts: dict[str, Any] = {
-            "pages": self._pages,
-            "tiles" if page.is_tiled else "strips": "×".join(map(str, page.chunks)),
-            "compression": NAMES.get(int(page.compression), str(page.compression)),
+            "pages": pyramid.pages,
+            "tiles" if layout.tiled else "strips": "×".join(map(str, layout.chunks)),
+            "compression": NAMES.get(layout.compression, str(layout.compression)),
         }
-        return facts | ({"pages left out": self._left_out} if self._left_out else {})
+        if len(pyramid.sizes) > 1:
+            facts["levels"] = ", ".join(f"{height}×{width}" for height, width in pyramid.sizes)
+        return facts | ({"pages left out": pyramid.left_out} if pyramid.left_out else {})
 
     def close(self) -> None:
         self._volume._cache.clear()
         self._source.close()
 
 
-def _similar_pages(file: Any, chosen: int | None) -> tuple[list[Any], int]:
-    """The first page and those like it that follow; and how many others there are."""
-    pages: list[Any] = []
-    different = 0
-    seen: set[int] = set()
-    for number in itertools.count():
-        try:
-            page = file.pages[number]
-        except IndexError:
-            break
-        if page.offset in seen or number == tiff.MAX_PAGES:
-            raise DamagedError("its pages have no end", offset=page.offset)
-        seen.add(page.offset)
-        if not pages and number == (chosen or 0):
-            _check(page)
-            pages.append(page)
-        elif chosen is None and not different and _kind(page) == _kind(pages[0]):
-            pages.append(page)
-        else:
-            different += 1
-    if not pages:
-        raise OptionError(f"there is no page {chosen}; there are {different}")
-    return pages, different
+class Tissue:
+    """Flags boxes of which at least ``share`` is tissue.
+
+    thumbnail: a low level of an image of ``size``. It is called with positions (boxes, 2), as ``where`` of
+    ``Patches``.
+    """
+
+    def __init__(self, thumbnail: AnyArray, size: Sequence[int], box: Sequence[int], share: float) -> None:
+        if not 0 < share <= 1:
+            raise OptionError(f"tissue is a share between 0 and 1, not {share!r}")
+        if thumbnail.dtype != np.uint8:
+            raise OptionError(f"tissue is found in images of uint8, not {thumbnail.dtype}")
+        colour = np.ptp(thumbnail, axis=2) if thumbnail.ndim == 3 else 255 - thumbnail
+        self.mask = colour > threshold(colour)
+        self._sums = np.pad(self.mask.cumsum(0, dtype=np.int64).cumsum(1), ((1, 0), (1, 0)))
+        self._scale = np.array(self.mask.shape) / np.array(size)
+        self._box, self._share = np.array(box), share
+
+    def __call__(self, positions: I64) -> npt.NDArray[np.bool_]:
+        edges = np.array(self.mask.shape)
+        low = np.clip(np.floor(positions * self._scale).astype(np.int64), 0, edges - 1)
+        high = np.clip(np.ceil((positions + self._box) * self._scale).astype(np.int64), low + 1, edges)
+        (top, left), (bottom, right), sums = low.T, high.T, self._sums
+        tissue = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        flags: npt.NDArray[np.bool_] = tissue >= self._share * (high - low).prod(axis=1)
+        return flags
 
 
-def _kind(page: Any) -> tuple[Any, ...]:
-    return (
-        page.shape, page.dtype, page.chunks, page.chunked, page.compression, page.predictor, page.fillorder,
-        page.photometric, page.planarconfig, page.bitspersample, page.jpegtables,
-    )  # fmt: skip
-
-
-def _check(page: Any) -> None:
-    if page.dtype is None or page.dtype.kind not in "biufc":
-        raise SchemaError(f"pixels of {page.bitspersample} bits and kind {page.sampleformat} are not read")
-    if page.compression not in (*tiff.BOUNDED, JPEG):
-        raise SchemaError(f"tiles of compression {page.compression} are not read; convert them")
-    if not page.shape or math.prod(page.shape) == 0 or set(page.axes) - set("SZYX"):
-        raise DamagedError(f"a page has the shape {page.shape} ({page.axes})")
+def threshold(values: AnyArray) -> int:
+    """Return the value that parts bytes into two groups of the least variance within (Otsu's method)."""
+    counts = np.bincount(values.reshape(-1), minlength=256).astype(np.float64)
+    below, sums = counts.cumsum(), (counts * np.arange(256)).cumsum()
+    above = below[-1] - below
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = below * above * (sums / below - (sums[-1] - sums) / above) ** 2
+    return int(np.nan_to_num(between).argmax())
 
 
 def sniff(probe: Probe) -> bool:
@@ -258,14 +240,14 @@ def sniff(probe: Probe) -> bool:
 FORMAT = Format(
     name="tiff",
     title="TIFF",
-    suffixes=(".tif", ".tiff", ".btf"),
+    suffixes=(".tif", ".tiff", ".btf", ".svs"),
     spec="https://www.loc.gov/preservation/digital/formats/fdd/fdd000022.shtml",
     reader=TiffReader,
     writer=None,
     sniff=sniff,
-    kinds=(Int, Float, Bool, Tensor),
+    kinds=(Int, Float, Bool, Tensor, Image),
     extra="tiff",
-    notes="one file as one array, pages or rows first; tiles are read when they are touched; BigTIFF too",
+    notes="one file as one array, or its tiles as images; pyramids, whole slides, GeoTIFF, OME-TIFF, BigTIFF",
     can=Capabilities(
         random_access=True,
         compression=("deflate", "lzw", "zstd"),

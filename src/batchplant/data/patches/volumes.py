@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ...codecs.cells import decode_cell
 from ...errors import BatchplantError, DecodeError, OptionError, SchemaError, located
@@ -15,7 +16,7 @@ from ...schema import Field, Int, Schema, Tensor
 from ...schema.columns import I64, AnyArray, Columns, starts_of, take_cells
 from ...storage import index
 from ...storage.spans import Spans, concat_known
-from ..arrays import Array
+from ..arrays import Array, each
 from ..reader import Reader, open_reader
 
 POSITION, VOLUME = "position", "volume"
@@ -30,7 +31,8 @@ class VolumePatches(Reader):
     one size and are taken whole.
 
     stride: a patch every so many steps, along all axes or along each (default: the size). random: instead, so
-    many patches of every volume, at places drawn with ``seed``. pad: a number that stands for what lies
+    many patches of every volume, at places drawn with ``seed``. positions: or exactly these patches, each the
+    number of a volume and where it begins there. pad: a number that stands for what lies
     outside. With it, a stride covers everything, and a volume that is smaller than a patch gives one that is
     padded at its end; without it, such a volume is an error.
 
@@ -53,6 +55,7 @@ class VolumePatches(Reader):
         stride: int | Sequence[int] | None = None,
         random: int | None = None,
         seed: int = 0,
+        positions: npt.ArrayLike | None = None,
         pad: float | None = None,
     ) -> None:
         self.base = base = source if isinstance(source, Reader) else open_reader(source)
@@ -65,8 +68,8 @@ class VolumePatches(Reader):
             self._size = np.array([whole("size", side, 1) for side in size], dtype=np.int64)
             self._cut = self._fields([fields] if isinstance(fields, str) else fields)
             self.schema, self._pad = self._schema(), pad
-            if stride is not None and random is not None:
-                raise OptionError("patches have a stride, or are random")
+            if sum(value is not None for value in (stride, random, positions)) > 1:
+                raise OptionError("patches have a stride, or are random, or have positions")
             steps = (
                 list(size) if stride is None else [stride] * len(size) if isinstance(stride, int) else stride
             )
@@ -78,10 +81,26 @@ class VolumePatches(Reader):
             self._shapes = self._shapes_of_all()
             self._counts = self._count_positions()
         patches_per_volume = self._counts.prod(axis=1)
+        self._positions = None if positions is None else self._checked(positions)
         self._firsts = starts_of(
             patches_per_volume if self._random is None else np.where(patches_per_volume > 0, self._random, 0)
         )
-        self.length = int(self._firsts[-1])
+        self.length = int(self._firsts[-1]) if self._positions is None else len(self._positions)
+
+    def _checked(self, positions: npt.ArrayLike) -> I64:
+        table = np.asarray(positions, dtype=np.int64)
+        if table.ndim != 2 or table.shape[1] != 1 + len(self._size):
+            raise OptionError(
+                f"positions have {1 + len(self._size)} columns, and not the shape {table.shape}"
+            )
+        if (table[:, 0] < 0).any() or (table[:, 0] >= len(self.base)).any():
+            raise OptionError(f"positions name volumes from 0 to {len(self.base) - 1}")
+        starts = table[:, 1:]
+        over = (starts < 0) | (starts + self._size > self._shapes[table[:, 0]])
+        if over.any() and (self._pad is None or (starts < 0).any()):
+            row = int(np.argmax(over.any(axis=1)))
+            raise OptionError(f"the patch at {starts[row].tolist()} reaches over the edge of its volume")
+        return table
 
     def _fields(self, names: Sequence[str] | None) -> tuple[str, ...]:
         axes = len(self._size)
@@ -130,9 +149,13 @@ class VolumePatches(Reader):
             shapes = content.arrays["shapes"]
             return shapes.dtype == np.int64 and shapes.shape == (len(self.base), axes)
 
-        arrays = [self.base._cell_array(name, number) for number in range(len(self.base))]
-        if None not in arrays:
-            known = [array.shape[:axes] for array in arrays if array is not None]
+        known: list[tuple[int, ...]] = []
+        while len(known) < len(self.base):
+            array = self.base._cell_array(name, len(known))
+            if array is None:
+                break
+            known.append(array.shape[:axes])
+        else:
             return np.array(known, dtype=np.int64).reshape(-1, axes)
         stored = self.base._indexed((name,), "volume-shapes", str(axes), build, version=VERSION, check=check)
         return build(self.base)[0]["shapes"] if stored is None else stored.arrays["shapes"]
@@ -158,6 +181,9 @@ class VolumePatches(Reader):
 
     def _starts(self, indices: I64) -> tuple[I64, I64]:
         """Return the volume of each patch, and its first corner there."""
+        if self._positions is not None:
+            table = self._positions[indices]
+            return table[:, 0], table[:, 1:]
         volume = np.searchsorted(self._firsts, indices, side="right") - 1
         number, counts = indices - self._firsts[volume], self._counts[volume]
         starts = np.empty((len(indices), len(self._size)), dtype=np.int64)
@@ -202,8 +228,9 @@ class VolumePatches(Reader):
         assert field.cell is not None
         dtype, shape = field.cell
         out = np.full((len(indices), *shape), 0 if self._pad is None else self._pad, dtype=dtype)
-        for number, volume in enumerate(used.tolist()):
-            rows = np.flatnonzero(back == number)
+
+        def cut(number: int) -> None:
+            rows, volume = np.flatnonzero(back == number), int(used[number])
             try:
                 values = self._values(self.base, volume, name)
                 if values.shape[: len(self._size)] != tuple(self._shapes[volume].tolist()):
@@ -213,7 +240,7 @@ class VolumePatches(Reader):
                     )
                 if isinstance(values, Array):
                     values.read_boxes(starts[rows], self._size.tolist(), out, rows)
-                    continue
+                    return
             except BatchplantError as error:
                 error.sample = int(indices[rows[0] if error.sample is None else error.sample])
                 raise error.at(path=self.path, field=name) from None
@@ -221,6 +248,9 @@ class VolumePatches(Reader):
                 ends = starts[row] + self._size
                 box = values[tuple(slice(a, b) for a, b in zip(starts[row], ends, strict=True))]
                 out[row][tuple(slice(0, length) for length in box.shape)] = box
+
+        # Whole volumes are decoded one by one: several at once may not fit into memory.
+        each(cut, range(len(used)), out.nbytes if self._is_sliced(name) else 0)
         return out
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
@@ -238,6 +268,8 @@ class VolumePatches(Reader):
 
     def blocks(self) -> I64 | None:
         """Return the volume of each patch."""
+        if self._positions is not None:
+            return None
         return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
 
     def where(self, sample: int) -> str:

@@ -1,0 +1,1 @@
+"""TIFF files for the formats that read them: directories, levels, tiles, georeference."""

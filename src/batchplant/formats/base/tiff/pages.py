@@ -1,0 +1,310 @@
+"""Pages of a TIFF file as an array in chunks: tiles or strips, unpacked when they are touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .... import _native
+from ....codecs.media.tiff import RGB, YCBCR
+from ....data.arrays import ChunkedArray, Index
+from ....errors import BatchplantError, DamagedError, SchemaError, needs
+from ....schema.columns import I64, U8, AnyArray, AnyDType
+from ....storage import MappedSource, Source, limits
+from ....storage.cache import ChunkCache, ChunkKeys
+from ....storage.spans import SourceRun
+from .directory import Directory
+
+DATA = "data"
+NONE, JPEG = 1, 7
+NAMES = {
+    1: "none", 5: "LZW", 7: "JPEG", 8: "Deflate", 32773: "PackBits", 32946: "Deflate", 34925: "LZMA",
+    50000: "zstd",
+}  # fmt: skip
+DECODERS = {
+    5: "lzw_decode", 8: "deflate_decode", 32773: "packbits_decode", 32946: "deflate_decode",
+    34925: "lzma_decode", 50000: "zstd_decode",
+}  # fmt: skip
+KINDS = {1: "u", 2: "i", 3: "f", 4: "u", 6: "c"}
+# No compression, differences of neighbours, differences of the bytes of floats.
+PREDICTORS = (1, 2, 3)
+# A marker of JPEG with the meaning of its three colours: 0 red, green and blue, 1 luma and chroma.
+ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
+GDAL_NODATA = 42113
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Everything about a page but where its tiles are. Plain values, so that an index can hold it."""
+
+    shape: tuple[int, ...]
+    axes: str
+    dtype: str
+    chunks: tuple[int, ...]
+    order: str
+    tiled: bool
+    bits: int
+    compression: int = NONE
+    predictor: int = 1
+    fillorder: int = 1
+    photometric: int = 1
+    tables: bytes = b""
+    fill: float = 0
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of chunks along each axis."""
+        return tuple(-(-size // chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.shape[self.axes.index("Y")], self.shape[self.axes.index("X")]
+
+    @classmethod
+    def of(cls, page: Directory, order: str) -> Layout:
+        """Return the layout of a page; SchemaError for what is not read, DamagedError for what cannot be."""
+        height, width, depth = page.number(257, 0), page.number(256, 0), page.number(32997, 1)
+        colours, separate = page.number(277, 1), page.number(284, 1) == 2
+        bits, kinds = set(page.values(258).tolist()) or {1}, set(page.values(339).tolist()) or {1}
+        photometric, compression = page.number(262, 1), page.number(259, NONE)
+        if min(height, width, depth, colours) < 1:
+            shape = (depth, height, width, colours)
+            raise DamagedError(f"a page has the shape {shape}", offset=page.offset)
+        dtype = _dtype(bits, kinds)
+        if dtype is None:
+            raise SchemaError(f"pixels of {sorted(bits)} bits and kind {sorted(kinds)} are not read")
+        layout = cls(
+            shape=(height, width), axes="YX", dtype=dtype.str[1:], chunks=(0, 0), order=order,
+            tiled=322 in page, bits=bits.pop(), compression=compression, predictor=page.number(317, 1),
+            fillorder=page.number(266, 1), photometric=photometric, tables=page.values(347).tobytes(),
+            fill=_fill(page.text(GDAL_NODATA), dtype),
+        )  # fmt: skip
+        if layout.tiled:
+            chunks, deep = (page.number(323, 0), page.number(322, 0)), page.number(32998, 1)
+        else:
+            chunks, deep = (min(page.number(278, height), height), width), 1
+        axes: list[tuple[str, int, int]] = [("Y", height, chunks[0]), ("X", width, chunks[1])]
+        axes = ([("Z", depth, deep)] if depth > 1 else []) + axes
+        if colours > 1:
+            axes = [("S", colours, 1), *axes] if separate else [*axes, ("S", colours, colours)]
+        names, shape, sides = zip(*axes, strict=True)
+        if min(sides) < 1 or max(*sides, *shape) > 1 << 31:
+            raise DamagedError(f"a page of shape {shape} has tiles of {sides}", offset=page.offset)
+        layout = dataclasses.replace(layout, axes="".join(names), shape=shape, chunks=sides)
+        layout._check_readable()
+        return layout
+
+    def _check_readable(self) -> None:
+        if self.compression not in (NONE, JPEG, *DECODERS):
+            raise SchemaError(f"tiles of compression {self.compression} are not read; convert them")
+        jpeg = (self.bits, self.photometric in (RGB, YCBCR), self.chunks[-1] if self.axes[-1] == "S" else 1)
+        if self.compression == JPEG and jpeg not in ((8, True, 3), (8, False, 1)):
+            raise SchemaError(
+                f"JPEG tiles of {jpeg[2]} colours (kind {self.photometric}) and {self.bits} bits are not read"
+            )
+        if self.bits == 1 and self.axes[-1] == "S":
+            raise SchemaError(f"pixels of {self.shape[-1]} bits are not read")
+        if self.compression != JPEG and self.photometric == YCBCR:
+            raise SchemaError("tiles of luma and chroma without JPEG are not read")
+        bytewise = self.bits == 8 * np.dtype(self.dtype).itemsize
+        if self.predictor not in PREDICTORS or (self.predictor != 1 and not bytewise):
+            raise SchemaError(f"tiles of predictor {self.predictor} are not read; convert them")
+
+    @property
+    def plain(self) -> bool:
+        """True if the bytes of a tile are its values."""
+        bytewise = self.bits == 8 * np.dtype(self.dtype).itemsize
+        return self.compression == NONE and self.predictor == 1 and self.fillorder == 1 and bytewise
+
+
+def _dtype(bits: set[int], kinds: set[int]) -> AnyDType | None:
+    """Return the dtype of pixels; None where NumPy has none, or channels differ."""
+    kind, many = KINDS.get(next(iter(kinds)), ""), next(iter(bits))
+    if len(bits) > 1 or len(kinds) > 1 or not kind:
+        return None
+    if kind == "u" and many == 1:
+        return np.dtype(bool)
+    if kind == "u" and 1 < many <= 32:
+        return np.dtype(f"u{next(size for size in (1, 2, 4) if 8 * size >= many)}")
+    sizes = {"u": (64,), "i": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}
+    return np.dtype(f"{kind}{many // 8}") if many in sizes[kind] else None
+
+
+def _fill(text: str, dtype: AnyDType) -> float:
+    """Return the value of tiles that were not written."""
+    try:
+        value = float(text)
+        return value if dtype.kind in "fc" or np.array(int(value), dtype) == value else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
+def tile_places(page: Directory, layout: Layout) -> tuple[I64, I64]:
+    """Return where the tiles of a page are, and their sizes; those of size 0 were not written."""
+    tiled = layout.tiled
+    starts, sizes = (page.values(tag) for tag in ((324, 325) if tiled else (273, 279)))
+    count = math.prod(layout.grid)
+    if not len(sizes) and len(starts) == count == 1 and layout.plain:
+        sizes = np.array([math.prod(layout.shape) * np.dtype(layout.dtype).itemsize])
+    if not len(starts) == len(sizes) == count:
+        raise DamagedError(
+            f"{len(starts)} tiles of {len(sizes)} sizes are said to be {layout.grid}", offset=page.offset
+        )
+    return starts.astype(np.int64), sizes.astype(np.int64)
+
+
+class Pages(ChunkedArray):
+    """Pages of one kind, each in tiles or strips; ``outer`` is the shape of the stack that they are."""
+
+    def __init__(
+        self, path: str, field: str, layout: Layout, outer: tuple[int, ...], starts: I64, sizes: I64,
+        source: Source, cache: ChunkCache, name: str = "",
+    ) -> None:  # fmt: skip
+        dtype = np.dtype(layout.dtype)
+        super().__init__(path, field, outer + layout.shape, dtype, (1,) * len(outer) + layout.chunks)
+        self.layout, self.starts, self.sizes = layout, starts, sizes
+        # Several files may share a cache.
+        self._source, self._cache, self._name = source, cache, name
+        self._grid = outer + layout.grid
+        if len(starts) != math.prod(self._grid):
+            raise DamagedError(f"{len(starts)} tiles are said to be {self._grid}")
+        bad = source.outside(starts, sizes)
+        if bad is not None:
+            raise DamagedError(f"tile {bad} lies outside of the file", offset=int(starts[bad]))
+        limits.check("a tile", self._chunk_bytes, int(sizes.max(initial=0)))
+        # Local tiles that are values as they lie need no cache.
+        self._in_place = layout.plain and isinstance(source, MappedSource)
+
+    def _number(self, index: Index) -> int:
+        return int(np.ravel_multi_index(index, self._grid))
+
+    def _chunk(self, index: Index) -> npt.NDArray[Any]:
+        if self._in_place:
+            return self.load(index)
+        key = self._name, self._number(index)
+        return self._cache.get(key, lambda: self.load(index), lambda array: int(array.nbytes))
+
+    def chunk_keys(self, starts: I64, size: Sequence[int]) -> ChunkKeys | None:
+        if self._in_place:
+            return None
+        indices = self._touched(starts, size)[0].indices
+        return self._cache, [(self._name, self._number(index)) for index in indices]
+
+    def bytes_of(self, index: Index) -> U8:
+        """Return the stored bytes of a tile; none where it was not written."""
+        number = self._number(index)
+        return self._source.view(int(self.starts[number]), int(self.sizes[number]))
+
+    def load(self, index: Index) -> npt.NDArray[Any]:
+        """Return a tile, unpacked; a strip is cut to the page."""
+        data = self.bytes_of(index)
+        outer = len(self._grid) - len(self.layout.shape)
+        shape = list(self.chunks)
+        if not self.layout.tiled:
+            shape = [min(n, size - at * n) for at, n, size in zip(index, shape, self.shape, strict=True)]
+        if not data.size:
+            return np.broadcast_to(np.array(self.layout.fill).astype(self.dtype), shape)
+        try:
+            return self._decode(data, tuple(shape[outer:])).reshape(shape)
+        except BatchplantError as error:
+            error.message = f"tile {'.'.join(map(str, index))}: {error.message}"
+            raise error.at(offset=int(self.starts[self._number(index)])) from None
+
+    def _decode(self, data: U8, shape: tuple[int, ...]) -> AnyArray:
+        layout, dtype = self.layout, np.dtype(self.layout.order + self.layout.dtype)
+        if layout.compression == JPEG:
+            return self._jpeg(data, shape)
+        # Lines of pixels are padded to whole bytes.
+        runs = shape[-2:] if layout.axes[-1] == "S" else shape[-1:]
+        line = -(-math.prod(runs) * layout.bits // 8)
+        need = line * math.prod(shape[: len(shape) - len(runs)])
+        if layout.plain and data.size != need:
+            raise DamagedError(f"it has {data.size} bytes, and values of shape {shape} are needed")
+        if not layout.plain:
+            data = self._unpack(data, line * math.prod(layout.chunks[: len(shape) - len(runs)]))
+            if data.size < need:
+                raise DamagedError(f"it has {data.size} bytes, and {need} are needed for the shape {shape}")
+        data = data[:need]
+        if layout.bits != 8 * dtype.itemsize or dtype.kind == "b":
+            values = _codecs().packints_decode(data, dtype, layout.bits, runlen=math.prod(runs))
+            return np.asarray(values.astype(self.dtype).reshape(shape))
+        if layout.predictor == 3:
+            axis = -2 if layout.axes[-1] == "S" else -1
+            values = _codecs().floatpred_decode(data.view(dtype).reshape(shape), axis=axis)
+            return np.asarray(values, dtype=self.dtype)
+        values = data.view(dtype).reshape(shape)
+        if layout.plain:
+            return values
+        values = values.astype(self.dtype)
+        if layout.predictor == 2:
+            axis = -2 if layout.axes[-1] == "S" else -1
+            _codecs().delta_decode(values, axis=axis, out=values)
+        return values
+
+    def _unpack(self, data: U8, room: int) -> U8:
+        codecs = _codecs()
+        try:
+            if self.layout.fillorder == 2:
+                data = np.frombuffer(codecs.bitorder_decode(data.tobytes()), np.uint8)
+            if self.layout.compression == NONE:
+                return data
+            out = np.empty(room, np.uint8)
+            result = getattr(codecs, DECODERS[self.layout.compression])(data, out=out)
+            return np.frombuffer(result, np.uint8)
+        # Each codec raises an error of its own.
+        except Exception as error:
+            raise DamagedError(f"it does not unpack: {type(error).__name__}: {error}") from None
+
+    def _jpeg(self, data: U8, shape: tuple[int, ...]) -> AnyArray:
+        image = jpeg_of(self.layout, data)
+        # Its own header says how much it takes.
+        kind, width, height = _native.probe(image, np.zeros(1, np.int64), np.array([image.size]))[0].tolist()[
+            :3
+        ]
+        rows, columns = (shape[self.layout.axes.index(axis)] for axis in "YX")
+        if kind != 1 or width < columns or height < rows or width * height > 4 * rows * columns + 65536:
+            raise DamagedError(f"it is no JPEG of {rows} × {columns} pixels")
+        try:
+            values = _native.jpeg_decode(image, "RGB" if self.layout.photometric in (RGB, YCBCR) else "L")
+        except ValueError as error:
+            raise DamagedError(f"it does not unpack: {error}") from None
+        return np.ascontiguousarray(values[:rows, :columns]).reshape(shape)
+
+    def _ahead(self, chunks: Sequence[Index]) -> None:
+        if not isinstance(self._source, MappedSource):
+            numbers = [self._number(chunk) for chunk in chunks]
+            self._source.request(self.starts[numbers], self.sizes[numbers])
+
+    def _places(self, chunks: Sequence[Index]) -> list[SourceRun] | None:
+        numbers = [self._number(chunk) for chunk in chunks]
+        runs = zip(self.starts[numbers].tolist(), self.sizes[numbers].tolist(), strict=True)
+        return [(self._source, start, size) for start, size in runs if size]
+
+    def _stored(self) -> int | None:
+        return int(self.sizes.sum())
+
+
+def jpeg_of(layout: Layout, data: U8) -> U8:
+    """Return a tile as a JPEG that stands alone: with the tables of its page, and what its colours mean."""
+    tables = (
+        layout.tables[2:-2] if layout.tables[:2] == b"\xff\xd8" and layout.tables[-2:] == b"\xff\xd9" else b""
+    )
+    if data[:2].tobytes() != b"\xff\xd8":
+        raise DamagedError("it is no JPEG")
+    colours = (
+        ADOBE + struct.pack("B", layout.photometric == YCBCR) if layout.photometric in (RGB, YCBCR) else b""
+    )
+    return np.concatenate([np.frombuffer(b"\xff\xd8" + colours + tables, np.uint8), data[2:]])
+
+
+def _codecs() -> Any:
+    with needs("TIFF tiles that are compressed need imagecodecs", "tiff"):
+        import imagecodecs
+    return imagecodecs

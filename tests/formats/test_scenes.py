@@ -1,0 +1,351 @@
+"""Slides and scenes: pyramids, tiles as images, tissue, OME-TIFF, GeoTIFF, folders of scenes."""
+
+import itertools
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+
+tifffile = pytest.importorskip("tifffile")
+pytest.importorskip("imagecodecs")
+
+RNG = np.random.default_rng(11)
+UTM = (500_000.0, 4_600_000.0)
+
+
+def written(path, values, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tifffile.imwrite(path, values, **{"photometric": "minisblack", "metadata": None, **options})
+    return path
+
+
+def geotags(origin=UTM, step=10.0, epsg=32633, nodata=None, point=False):
+    """Tags of GeoTIFF, as rasterio writes them."""
+    keys = (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 2 if point else 1, 3072, 0, 1, epsg)
+    tags = [
+        (33550, "d", 3, (step, step, 0.0), True),
+        (33922, "d", 6, (0.0, 0.0, 0.0, *origin, 0.0), True),
+        (34735, "H", len(keys), keys, True),
+    ]
+    return tags if nodata is None else [*tags, (42113, "s", 0, str(nodata), True)]
+
+
+DTYPES = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "?")
+LAYOUTS = ({}, {"tile": (16, 32)}, {"rowsperstrip": 7})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_are_those_of_tifffile(dtype, tmp_path):
+    dtype = np.dtype(dtype)
+    compressions = itertools.cycle([None, "zlib", "lzw", "zstd", "packbits", "lzma"])
+    for order, layout, shape in itertools.product("<>", LAYOUTS, [(37, 53), (37, 53, 3), (3, 37, 53)]):
+        if dtype.kind == "b" and len(shape) == 3:
+            continue
+        compression = next(compressions)
+        predictors = [None, 2] if compression in ("zlib", "lzw", "zstd") and dtype.kind in "ui" else [None]
+        predictors += [3] if compression in ("zlib", "zstd") and dtype.kind == "f" else []
+        for predictor in predictors:
+            values = (RNG.random(shape) * 100).astype(dtype)
+            options = {"byteorder": order, "compression": compression, "predictor": predictor, **layout}
+            if len(shape) == 3:
+                planar = "contig" if shape[2] == 3 else "separate"
+                options |= {"photometric": "rgb", "planarconfig": planar}
+            path = written(tmp_path / "a.tif", values, bigtiff=order == ">", **options)
+            with bp.open(path) as data:
+                array = np.asarray(data.array("data"))
+            assert array.dtype == dtype, options
+            assert np.array_equal(array, tifffile.imread(path)), options
+
+
+def test_odd_bits_and_jpeg(tmp_path):
+    for bits, order in itertools.product((2, 4, 9, 12), "<>"):
+        values = (RNG.random((37, 53)) * 2**bits).astype("u1" if bits <= 8 else "u2")
+        path = written(tmp_path / "a.tif", values, bitspersample=bits, byteorder=order, tile=(16, 32))
+        assert np.array_equal(np.asarray(bp.open(path).array("data")), tifffile.imread(path))
+    y, x = np.mgrid[:100, :140]
+    smooth = np.stack([y, x, y // 2 + x // 2], axis=-1).astype("u1")
+    for colours, layout in itertools.product(
+        ({"photometric": "rgb"}, {"photometric": "ycbcr"}, {"photometric": "ycbcr", "subsampling": (2, 2)}),
+        ({"tile": (32, 32)}, {"rowsperstrip": 24}),
+    ):
+        path = written(tmp_path / "b.tif", smooth, compression="jpeg", **colours, **layout)
+        assert np.array_equal(np.asarray(bp.open(path).array("data")), tifffile.imread(path))
+
+
+def pyramid(path, values, levels=3, sub=False, **options):
+    options = {"photometric": "rgb", "tile": (32, 32), "metadata": None, **options}
+    with tifffile.TiffWriter(path) as out:
+        out.write(values, **options, subifds=levels - 1 if sub else None)
+        options.pop("extratags", None)
+        for n in range(1, levels):
+            out.write(values[:: 2**n, :: 2**n], **options, subfiletype=1)
+    return path
+
+
+@pytest.mark.parametrize("sub", [False, True])
+def test_levels(sub, tmp_path):
+    values = RNG.integers(0, 255, (150, 210, 3)).astype("u1")
+    path = pyramid(tmp_path / "a.tif", values, sub=sub, compression="zlib")
+    for n in range(3):
+        with bp.open(path, level=n) as data:
+            assert data.levels == [(150, 210), (75, 105), (38, 53)]
+            assert np.array_equal(np.asarray(data.array("data")), values[:: 2**n, :: 2**n])
+            assert "pages left out" not in data.facts()
+    with pytest.raises(bp.OptionError, match="no level 3"):
+        bp.open(path, level=3)
+
+
+def slide(path):
+    """A slide as of Aperio: JPEG tiles with shared tables, a thumbnail in strips, a lower level, a label."""
+    y, x = np.mgrid[:300, :420]
+    glass = np.full((300, 420, 3), 240, "u1")
+    tissue = (y - 100) ** 2 + (x - 120) ** 2 < 80**2
+    glass[tissue] = np.stack([180 + y % 20, 60 + x % 30, 150 + y % 9], -1)[tissue]
+    with tifffile.TiffWriter(path) as out:
+        tiled = {"tile": (64, 64), "compression": "jpeg", "photometric": "rgb", "metadata": None}
+        out.write(glass, **tiled, description="Aperio Image Library|AppMag = 20|MPP = 0.5")
+        out.write(glass[::6, ::6], photometric="rgb", metadata=None, compression="jpeg")
+        out.write(glass[::4, ::4], **tiled)
+        out.write(glass[:40, :90], photometric="rgb", metadata=None, compression="lzw", subfiletype=1)
+    return path, glass
+
+
+def test_a_slide(tmp_path):
+    path, _ = slide(tmp_path / "a.svs")
+    pages = [tifffile.imread(path, key=key) for key in (0, 2)]
+    for level, page in enumerate(pages):
+        with bp.open(path, level=level) as data:
+            assert data.format == "tiff"
+            assert data.levels == [(300, 420), (75, 105)]
+            assert np.array_equal(data.array("data")[40:70, 50:101], page[40:70, 50:101])
+        with bp.open(path, level=level, tiles=True) as tiles:
+            assert tiles.schema["image"] == bp.Image("jpeg")
+            assert len(tiles) == -(-page.shape[0] // 64) * -(-page.shape[1] // 64)
+            for sample in tiles:
+                y, x = sample["position"]
+                cut = page[y : y + 64, x : x + 64]
+                assert np.array_equal(np.asarray(sample["image"])[: cut.shape[0], : cut.shape[1]], cut)
+            assert pickle.loads(pickle.dumps(tiles))[1]["position"].tolist() == [0, 64]
+
+
+def test_tiles_are_decoded_by_the_engine(tmp_path):
+    path, _ = slide(tmp_path / "a.svs")
+    page = tifffile.imread(path, key=0)
+    loader = bp.Loader(bp.open(path, tiles=True), 7, order="random")
+    batches = [(batch["image"].copy(), batch["position"].copy()) for batch in loader]
+    for images, positions in batches:
+        for image, (y, x) in zip(images, positions, strict=True):
+            cut = page[y : y + 64, x : x + 64]
+            assert np.array_equal(image[: cut.shape[0], : cut.shape[1]], cut)
+
+
+def test_tissue(tmp_path):
+    path, glass = slide(tmp_path / "a.svs")
+    share = np.array(
+        [
+            (glass[y : y + 64, x : x + 64, 1] < 200).mean()
+            for y, x in bp.open(path, tiles=True).read(range(35))["position"]
+        ]
+    )
+    with bp.open(path, tiles=True, tissue=0.5) as tiles:
+        kept = {tuple(sample["position"].tolist()) for sample in tiles}
+    every = [tuple(place) for place in bp.open(path, tiles=True).read(range(35))["position"].tolist()]
+    for place, part in zip(every, share, strict=True):
+        if abs(part - 0.5) > 0.1:
+            assert (place in kept) == (part > 0.5), (place, part)
+    reader = bp.open(path)
+    patches = bp.Patches(reader, "data", size=(32, 32), random=40, where=reader.tissue((32, 32), 0.9))
+    for sample in patches:
+        y, x = sample["position"]
+        assert (glass[y : y + 32, x : x + 32, 1] < 200).mean() > 0.6
+    with pytest.raises(bp.OptionError, match="tiles=True"):
+        bp.open(path, tissue=0.5)
+
+
+def test_plain_tiles_are_images(tmp_path):
+    values = RNG.integers(0, 255, (70, 90, 3)).astype("u1")
+    path = written(tmp_path / "a.tif", values, photometric="rgb", tile=(32, 32), compression="zlib")
+    with bp.open(path, tiles=True) as tiles:
+        assert tiles.schema["image"].encoding is None
+        assert np.array_equal(np.asarray(tiles[4]["image"]), values[32:64, 32:64])
+    path = written(tmp_path / "b.tif", values.astype("u2"), photometric="rgb", tile=(32, 32))
+    with pytest.raises(bp.OptionError, match="8 bits"):
+        bp.open(path, tiles=True)
+
+
+def test_ome_axes(tmp_path):
+    values = RNG.integers(0, 60000, (2, 3, 4, 33, 47)).astype("u2")
+    tifffile.imwrite(tmp_path / "a.ome.tif", values, metadata={"axes": "TCZYX"}, tile=(16, 16), ome=True)
+    with bp.open(tmp_path / "a.ome.tif") as data:
+        array = data.array("data")
+        assert (len(data), array.shape) == (2, values.shape)
+        assert np.array_equal(array[1, 2, 1:3, 5:20], values[1, 2, 1:3, 5:20])
+        assert np.array_equal(data[1]["data"], values[1])
+    with tifffile.TiffWriter(tmp_path / "b.ome.tif", ome=True) as out:
+        out.write(values[0], subifds=1, metadata={"axes": "CZYX"}, tile=(16, 16))
+        out.write(values[0, :, :, ::2, ::2], tile=(16, 16), subfiletype=1)
+    with bp.open(tmp_path / "b.ome.tif", level=1) as data:
+        assert np.array_equal(np.asarray(data.array("data")), values[0, :, :, ::2, ::2])
+    text = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "c">]><OME><Image><Pixels/></Image></OME>'
+    with pytest.raises(bp.DamagedError, match="OME-XML"):
+        bp.open(written(tmp_path / "c.tif", values[0, 0], description=text))
+
+
+def test_georeference(tmp_path):
+    values = RNG.integers(0, 60000, (90, 120)).astype("u2")
+    path = written(tmp_path / "a.tif", values, extratags=geotags(nodata=-9999))
+    with bp.open(path) as data:
+        attributes = data.attributes["data"]
+        assert attributes == {
+            "transform": (10, 0, UTM[0], 0, -10, UTM[1]),
+            "crs": "EPSG:32633",
+            "nodata": -9999,
+        }
+        rows, columns = data.window_of((UTM[0] + 100, UTM[1] - 355, UTM[0] + 200, UTM[1] - 50))
+        assert (rows, columns) == (slice(5, 36), slice(10, 20))
+        assert np.array_equal(data.array("data")[rows, columns], values[5:36, 10:20])
+        for bounds in ((0, 0, 1, 1), (3, 3, 1, 1), (np.nan, 0, 1, 1)):
+            with pytest.raises(bp.OptionError, match="bounds"):
+                data.window_of(bounds)
+    path = written(tmp_path / "b.tif", values, extratags=geotags(point=True))
+    assert bp.open(path).attributes["data"]["transform"][2] == UTM[0] - 5
+    path = pyramid(tmp_path / "c.tif", RNG.integers(0, 255, (64, 64, 3)).astype("u1"), extratags=geotags())
+    assert bp.open(path, level=1).attributes["data"]["transform"] == (20, 0, UTM[0], 0, -20, UTM[1])
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    values = {}
+    for n, (height, width) in enumerate([(90, 120), (64, 200), (70, 71)]):
+        image = RNG.integers(0, 60000, (height, width, 4)).astype("u2")
+        mask = (image[..., 0] > 30000).astype("u1")
+        tags = geotags((UTM[0] + 10_000 * n, UTM[1]), nodata=0)
+        layout = {"tile": (32, 32), "compression": "zlib"}
+        written(
+            tmp_path / f"scenes/images/{n}.tif",
+            image,
+            planarconfig="contig",
+            predictor=2,
+            extratags=tags,
+            **layout,
+        )
+        written(tmp_path / f"scenes/masks/{n}.tif", mask, extratags=tags, **layout)
+        values[n] = image, mask
+    return tmp_path / "scenes", values
+
+
+def test_a_folder_of_scenes(scenes):
+    path, values = scenes
+    with bp.open(path, format="scenes") as data:
+        assert data.schema["image"] == bp.Tensor("uint16", (None, None, 4))
+        sample = data[1]
+        assert np.array_equal(sample["image"], values[1][0])
+        assert np.array_equal(sample["mask"], values[1][1])
+        assert sample["file_name"] == "images/1.tif"
+        assert (sample["crs"], sample["nodata"], sample["transform"][2]) == ("EPSG:32633", 0, UTM[0] + 10_000)
+        assert data.window_of(1, (UTM[0] + 10_000, UTM[1] - 50, UTM[0] + 10_100, UTM[1])) == (
+            slice(0, 5),
+            slice(0, 10),
+        )
+        for options in ({"random": 10}, {"stride": 40}, {"stride": 40, "pad": 7}):
+            windows = bp.VolumePatches(data, size=(32, 48), **options)
+            for sample in bp.Loader(windows, 1, order="random"):
+                (y, x), scene = sample["position"][0], int(sample["volume"][0])
+                for name, value in zip(("image", "mask"), values[scene], strict=True):
+                    cut = value[y : y + 32, x : x + 48]
+                    patch = sample[name][0]
+                    assert np.array_equal(patch[: cut.shape[0], : cut.shape[1]], cut)
+                    assert (patch[cut.shape[0] :] == 7).all()
+        assert pickle.loads(pickle.dumps(windows))[3]["volume"] == windows[3]["volume"]
+
+
+def test_windows_by_coordinates(scenes):
+    path, values = scenes
+    with bp.open(path, format="scenes") as data:
+        points = [(UTM[0] + 10_000 * n + 400, UTM[1] - 300) for n in (2, 0)]
+        windows = bp.VolumePatches(data, size=(20, 20), positions=data.positions_of(points, (20, 20)))
+        assert len(windows) == 2
+        for sample, n in zip(windows, (2, 0), strict=True):
+            assert (sample["volume"], sample["position"].tolist()) == (n, [20, 30])
+            assert np.array_equal(sample["image"], values[n][0][20:40, 30:50])
+        with pytest.raises(bp.OptionError, match="no scene"):
+            data.positions_of([(0, 0)], (20, 20))
+        for bad in ([[3, 0, 0]], [[0, 80, 0]], [[0, -1, 0]], [[0, 1]]):
+            with pytest.raises(bp.OptionError):
+                bp.VolumePatches(data, size=(20, 20), positions=bad)
+
+
+def test_places_of_tiles_are_remembered(scenes, monkeypatch, tmp_path):
+    path, values = scenes
+    monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "index"))
+    (tmp_path / "index").mkdir()
+    with bp.open(path, format="scenes", index="write"):
+        assert list((tmp_path / "index").rglob("*"))
+    with bp.open(path, format="scenes", index="write") as data:
+        assert np.array_equal(data[2]["image"], values[2][0])
+    written(path / "images/2.tif", values[0][0][:70, :71], planarconfig="contig")
+    with bp.open(path, format="scenes", index="write") as data:
+        assert np.array_equal(data[2]["image"], values[0][0][:70, :71])
+
+
+def test_scenes_that_differ_are_refused(scenes):
+    path, _ = scenes
+    written(path / "masks/2.tif", np.zeros((70, 72), "u1"))
+    with pytest.raises(bp.SchemaError, match="aligned"):
+        bp.open(path, format="scenes")
+    written(path / "masks/2.tif", np.zeros((70, 71), "u2"))
+    with pytest.raises(bp.SchemaError, match="masks/2"):
+        bp.open(path, format="scenes")
+    (path / "masks/2.tif").write_bytes(b"II*\0\xff\xff\xff\x7f")
+    with pytest.raises(bp.DamagedError, match=r"2\.tif"):
+        bp.open(path, format="scenes")
+
+
+def patched(path, tag, value=None, count=None):
+    """Change a tag of the first page: its value, or the number of values that it claims."""
+    data = bytearray(path.read_bytes())
+    start = struct.unpack_from("<I", data, 4)[0]
+    for place in range(start + 2, start + 2 + 12 * struct.unpack_from("<H", data, start)[0], 12):
+        if struct.unpack_from("<H", data, place)[0] == tag:
+            if value is not None:
+                struct.pack_into("<I", data, place + 8, value)
+                struct.pack_into("<H", data, place + 2, 4)
+            if count is not None:
+                struct.pack_into("<I", data, place + 4, count)
+    path.write_bytes(data)
+
+
+LIES = {
+    "width": (256, {"value": 2**31}), "huge width": (256, {"value": 2**32 - 1}),
+    "height": (257, {"value": 0}),
+    "tile width": (322, {"value": 2**30}), "no tile": (322, {"value": 0}), "offsets": (324, {"value": 2**31}),
+    "fewer offsets": (324, {"count": 3}), "more offsets": (324, {"count": 2**31}),
+    "byte counts": (325, {"count": 2**30}),
+    "colours": (277, {"value": 2**16}), "bits": (258, {"count": 2**28}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("compression", [None, "zlib", "jpeg"])
+def test_lies_are_damage(lie, compression, tmp_path):
+    tag, change = LIES[lie]
+    values = RNG.integers(0, 255, (100, 100, 3)).astype("u1")
+    path = written(tmp_path / "a.tif", values, photometric="rgb", tile=(32, 32), compression=compression)
+    patched(path, tag, **change)
+    with pytest.raises((bp.DamagedError, bp.SchemaError)) as caught, bp.open(path) as data:
+        data.read(range(len(data)))
+    assert caught.value.path == str(path)
+
+
+def test_levels_that_lead_back(tmp_path):
+    path = pyramid(tmp_path / "a.tif", RNG.integers(0, 255, (150, 210, 3)).astype("u1"), sub=True)
+    start = struct.unpack_from("<I", path.read_bytes(), 4)[0]
+    patched(path, 330, value=start, count=1)
+    # It is no smaller than itself.
+    assert bp.open(path).levels == [(150, 210)]
+    patched(path, 330, count=2**20)
+    with pytest.raises(bp.DamagedError):
+        bp.open(path)
