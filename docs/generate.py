@@ -148,6 +148,13 @@ The first step of such a field, which goes with its image; without one it follow
 [Text](../guides/text.md) show them.
 """,
     ),
+    "sparse": (
+        "Rows of sparse matrices",
+        """\
+Of a `Sparse` field, whose batches are `(indptr, indices, values, columns)` with `.to_scipy()`, `.to_torch()`
+(a tensor of the layout `sparse_csr`) and `.to_dense(columns)`.
+""",
+    ),
     "normalize": (
         "Normalisation",
         "Of images, clips and numbers, by what you say or by what is found in the data.\n",

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         List,
         Polygons,
         Schema,
+        Sparse,
         Struct,
         Tensor,
         Text,
@@ -135,7 +136,7 @@ _NAMES_BY_MODULE = {
     "order.mesh": "Mesh",
     "schema": (
         "Audio Bool Boxes Bytes Decimal Duration Field Float Image Int Json Keypoints Labels List "
-        "Polygons Schema Struct Tensor Text Time Uuid Video"
+        "Polygons Schema Sparse Struct Tensor Text Time Uuid Video"
     ),
     "schema.columns": "Columns Masked Ragged",
     "storage.limits": "max_bytes max_pixels",
@@ -257,6 +258,7 @@ __all__ = [
     "SchemaError",
     "Skip",
     "Spans",
+    "Sparse",
     "Struct",
     "Tensor",
     "Text",

@@ -24,6 +24,7 @@ from . import nested, scalars, times
 from .arrays import pack_tensor, unpack_tensor
 from .media import audio, image, video
 from .nested import json_text
+from .sparse import pack_row, unpack_row
 
 Shape = tuple[int, ...] | None
 
@@ -285,6 +286,7 @@ _ENCODERS: dict[str, Callable[[Any, Any], Any]] = {
         ("list", "struct"), lambda field, value: json_text(nested.plain_of(field, value, encode_value))
     ),
     "bytes": _encode_bytes,
+    "sparse": pack_row,
     "text": _encode_text,
     "json": lambda field, value: json_text(value),
     "polygons": lambda field, value: json_text(_checked_polygons(value)),
@@ -337,6 +339,8 @@ def decode_bytes(field: Field, data: U8) -> Any:
             return video.Clip(data.tobytes())
         if isinstance(field, kinds.Text):
             return _text_value(field, data.tobytes().decode())
+        if isinstance(field, kinds.Sparse):
+            return unpack_row(field, data)
         if isinstance(field, kinds.Json):
             document = json.loads(data.tobytes())
             if isinstance(field, kinds.Polygons):

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from .. import _native
 from ..errors import DecodeError, OptionError, SchemaError, located
-from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Tensor
+from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Sparse, Tensor
 from ..schema.columns import (
     I64,
     U8,
@@ -300,8 +300,8 @@ def feature_of(name: str, field: Field) -> Feature:
         kind = INT64
     elif dtype in (np.float16, np.float32):
         kind = FLOAT
-    if isinstance(field, Tensor) and not field.flat and field.cell is None:
-        # An NPY file, which has its shape.
+    npy_file = isinstance(field, Tensor) and not field.flat and field.cell is None
+    if npy_file or isinstance(field, Sparse):
         kind = BYTES
     return Feature(field, name, kind)
 

@@ -61,7 +61,7 @@ def as_tensor(value: Batch) -> Batch:
         except TypeError:
             return value
     if isinstance(value, tuple):
-        return tuple(as_tensor(part) for part in value)
+        return type(value)(as_tensor(part) for part in value)
     if isinstance(value, list) and any(isinstance(part, np.ndarray) for part in value):
         return [as_tensor(part) for part in value]
     return value

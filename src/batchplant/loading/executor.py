@@ -18,8 +18,10 @@ import numpy.typing as npt
 
 from .. import order as orders
 from ..codecs.cells import decode_cell, decode_texts
+from ..codecs.sparse import unpack_rows
 from ..codecs.text import numbers_of
 from ..data.reader import Reader
+from ..data.sparse import SparseRows
 from ..errors import AccessError, BatchplantError, DataError, DecodeError, Problem, with_place
 from ..ops.base import CellErrors, CellOp, Draws, RowError
 from ..ops.cutting import sizes_of as image_sizes
@@ -550,6 +552,10 @@ def as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failure
         return column.copy() if copy or not column.flags.writeable else column, {}
     spec = spec_of(field)
     failures: Failures = {}
+    if spec.sparse is not None:
+        parts, problems = unpack_rows(spec.sparse, column)
+        failures = {row: DecodeError(problem) for row, problem in problems.items()}
+        return SparseRows((*parts, *spec.sparse.shape)), failures
     if spec.dtype is None:
         texts = decode_texts(column) if type(field) is Text else None
         if texts is not None:

@@ -27,7 +27,7 @@ from ..ops.joint import JointOp, Map, OutputInfo
 from ..ops.values import Pad, Present
 from ..ops.video import adapt_op, merge_cuts
 from ..ops.volumes import CenterCrop3d
-from ..schema import Bool, Boxes, Field, Float, Image, Int, List, Schema, Tensor
+from ..schema import Bool, Boxes, Field, Float, Image, Int, List, Schema, Sparse, Tensor
 from ..schema.columns import dense_of
 from .stage import ImageStage, Step, fuse
 
@@ -345,6 +345,8 @@ def spec_of(field: Field) -> Spec:
         return Spec(np.dtype(field.dtype), field.shape, ragged=True)
     if isinstance(field, List) and not field.optional and not field.of.optional and _is_number(field.of):
         return Spec(np.dtype(getattr(field.of, "dtype", "bool")), (None,), ragged=True)
+    if isinstance(field, Sparse) and not field.optional:
+        return Spec(None, sparse=field)
     if field.kind in ("bytes", "audio", "video") and not field.optional:
         return Spec(np.dtype(np.uint8), (None,), ragged=True)
     return Spec(None)

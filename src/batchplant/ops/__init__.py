@@ -4,7 +4,8 @@
 rotates; ``colour`` and ``policies`` change pixels by the ``changes`` of the native core; ``mixing`` blends
 samples; ``annotations`` moves boxes, masks and keypoints along (by the ``geometry`` of each step). ``audio``,
 ``spectrogram``, ``video`` and ``volumes`` are for those, ``values`` and ``normalize`` for numbers, labels and
-text, ``function`` and ``joint`` for functions of users (in the threads and processes of ``parallel``).
+text, ``sparse`` for rows of sparse matrices,
+``function`` and ``joint`` for functions of users (in the threads and processes of ``parallel``).
 An op has a CPU form and, where it can, a device form. Pipelines name ops and ``loading`` runs them; an op
 knows no file, no reader and no framework.
 
@@ -59,6 +60,7 @@ from .joint import JointOp, Map, Stack
 from .mixing import CopyPaste, CutMix, MixUp, Mosaic
 from .normalize import ChannelsFirst, Normalize
 from .policies import AugMix, RandAugment, TrivialAugment
+from .sparse import Binarize, Log1p, NormalizeTotal, SelectColumns, ToDense
 from .spectrogram import MelSpectrogram, SpecAugment, Spectrogram
 from .values import Categories, Convert, Fill, Pad, Present, Tokenize
 from .video import DecodeVideo
@@ -69,6 +71,7 @@ __all__ = [
     "AddNoise",
     "AugMix",
     "AutoContrast",
+    "Binarize",
     "Categories",
     "CellErrors",
     "CellOp",
@@ -97,6 +100,7 @@ __all__ = [
     "JointOp",
     "JpegArtifacts",
     "Letterbox",
+    "Log1p",
     "Map",
     "MelSpectrogram",
     "MixUp",
@@ -107,6 +111,7 @@ __all__ = [
     "MovePolygons",
     "MoveRle",
     "Normalize",
+    "NormalizeTotal",
     "Op",
     "Pad",
     "Posterize",
@@ -133,12 +138,14 @@ __all__ = [
     "RandomTranslate",
     "RandomVerticalFlip",
     "Resize",
+    "SelectColumns",
     "Sharpness",
     "Spec",
     "SpecAugment",
     "Spectrogram",
     "Stack",
     "TimeShift",
+    "ToDense",
     "Tokenize",
     "TrivialAugment",
     "VerticalFlip",

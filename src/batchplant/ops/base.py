@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..errors import DataError, OptionError
 from ..order.keyed import U64, derive, key_of
-from ..schema import Field
+from ..schema import Field, Sparse
 from ..schema.columns import I64, AnyArray, AnyDType, Column
 from .geometry import I32, Motion
 
@@ -117,6 +117,7 @@ class Spec:
     ``device``: where it lies, such as ``"cuda:0"``.
     ``channels_first``: the shape is (channels, height, width). ``ragged``: (values, offsets), no array.
     ``unequal``: a list of images, each of its own size. ``names``: of the classes that numbers stand for.
+    ``sparse``: the kind of rows of a sparse matrix, :class:`~batchplant.data.sparse.SparseRows`.
     """
 
     dtype: AnyDType | None
@@ -127,9 +128,10 @@ class Spec:
     ragged: bool = False
     unequal: bool = False
     names: tuple[str, ...] | None = None
+    sparse: Sparse | None = None
 
     def __str__(self) -> str:
-        text = "cells" if self.dtype is None else f"{self.dtype} {self.shape}"
+        text = str(self.sparse or "cells") if self.dtype is None else f"{self.dtype} {self.shape}"
         if self.unequal:
             text += " of unequal sizes"
         if self.channels_first:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.sparse import SparseRows
 from ..errors import DataError, OptionError, WorkerError
 from ..ops.base import DType
 from ..order import default_threads
@@ -214,6 +215,8 @@ def _check_shape(op: Function, row: int, shape: tuple[int, ...], first: tuple[in
 
 def part_of(batch: Batch, rows: int | slice) -> Batch:
     """Return a sample of a batch, or several as a batch."""
+    if isinstance(batch, SparseRows):
+        return batch.rows(rows)
     if not isinstance(batch, tuple):
         return batch[rows]
     values, offsets = batch

@@ -14,6 +14,7 @@ Boxes, Keypoints, Labels            as a Tensor of their shape: ragged, the valu
 Time, Duration                      an array of int64: how many units
 Bytes, Text, Json                   ragged, the bytes, UTF-8 text, JSON text
 Decimal, Uuid                       ragged, their text: ``-12.50``
+Sparse                              ragged, the numbers of the columns (int32), then the values
 List, Struct, Polygons              ragged, JSON text of what is in them
 Image, Audio, Video                 ragged, the encoded file; an image may also be raw pixels
 any of them with optional=True      ragged, so that a cell can be missing
@@ -44,6 +45,7 @@ from .kinds import (
     Labels,
     List,
     Polygons,
+    Sparse,
     Struct,
     Tensor,
     Text,
@@ -59,8 +61,8 @@ from .kinds import is_text as is_text
 
 __all__ = [
     "EVERY_KIND", "Audio", "Bool", "Boxes", "Bytes", "Decimal", "Duration", "Field", "Float", "Image", "Int",
-    "Json", "Keypoints", "Labels", "List", "Polygons", "Schema", "Struct", "Tensor", "Text", "Time", "Uuid",
-    "Video",
+    "Json", "Keypoints", "Labels", "List", "Polygons", "Schema", "Sparse", "Struct", "Tensor", "Text", "Time",
+    "Uuid", "Video",
 ]  # fmt: skip
 
 _DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -81,6 +83,7 @@ NEEDS_MORE = {
     "decimal": '{"kind": "decimal", "precision": 12, "scale": 2}',
     "list": '{"kind": "list", "of": {"kind": "int"}}',
     "struct": '{"kind": "struct", "fields": [{"name": "x", "kind": "int"}]}',
+    "sparse": '{"kind": "sparse", "shape": 20000, "dtype": "float32"}',
     "keypoints": '{"kind": "keypoints", "points": 17}',
 }
 # Nobody means more: a list in a list in a list, and so on.

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..codecs.cells import cell_bytes
 from ..codecs.media import image, wav
+from ..codecs.sparse import SparseRow
 from ..data.reader import Reader
 from ..schema import (
     Audio,
@@ -28,6 +29,7 @@ from ..schema import (
     Int,
     Json,
     List,
+    Sparse,
     Struct,
     Tensor,
     Text,
@@ -130,6 +132,10 @@ def all_cases() -> dict[str, Case]:
     return cases
 
 
+def _row(indices: Sequence[int], values: Sequence[float], dtype: str = "float32") -> SparseRow:
+    return SparseRow(np.array(indices, "int32"), np.array(values, dtype))
+
+
 def _narrow_cases() -> dict[str, Case]:
     """Return cases of times, decimals, UUIDs, lists and structs."""
     moment = datetime.datetime(2024, 2, 29, 23, 59, 59, 123_456)
@@ -173,6 +179,10 @@ def _narrow_cases() -> dict[str, Case]:
             [decimal.Decimal("1E-30"), decimal.Decimal("-" + "9" * 30 + "." + "9" * 30)],
         ),
         "uuid": (Uuid(), ids),
+        "sparse": (
+            Sparse(5, "float32", "abcde"),
+            [_row([1, 4], [math.nan, -0.0]), _row([], []), _row([0], [1])],
+        ),
         "list": (List(Text()), [["a", "ß"], [], ["", "c"]]),
         "list with gaps": (List(Int("int32", optional=True)), [[1, None], [], [-(2**31)]]),
         "list of lists": (List(List(Float())), [[[1.5, math.inf], []], [], [[-0.0]]]),
@@ -185,7 +195,7 @@ def _narrow_cases() -> dict[str, Case]:
 REPRESENTATIVE_CASES = (
     "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
     "tensor float32", "tensor bool", "tensor, first size varies", "tensor, sizes vary", "image", "image jpeg",
-    "time us", "date", "duration", "decimal", "uuid", "list", "struct",
+    "time us", "date", "duration", "decimal", "uuid", "sparse", "list", "struct",
 )  # fmt: skip
 
 # One field of every kind, and its value in sample n.
@@ -204,6 +214,7 @@ EXAMPLE_FIELDS: dict[str, tuple[Field, Callable[[int], Any]]] = {
     "price": (Decimal(9, 2), lambda n: decimal.Decimal(n).scaleb(-2)),
     "id": (Uuid(), lambda n: uuid.UUID(int=n)),
     "tags": (List(Text()), lambda n: [f"tag {k}" for k in range(n % 3)]),
+    "counts": (Sparse(9, "uint16"), lambda n: _row(range(n % 4), range(1, n % 4 + 1), "uint16")),
     "record": (Struct({"n": Int(), "day": Time("D")}), lambda n: {"n": n, "day": datetime.date(2024, 1, 1)}),
     "fixed": (Tensor("int16", (2, 3)), lambda n: np.full((2, 3), n, np.int16)),
     "varied": (Tensor("float32", (None, 2)), lambda n: np.full((n % 4, 2), n, np.float32)),
@@ -236,7 +247,7 @@ def equal(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, float) and isinstance(theirs, float):
         alike = mine == theirs and math.copysign(1, mine) == math.copysign(1, theirs)
         return alike or (math.isnan(mine) and math.isnan(theirs))
-    if isinstance(mine, list) and isinstance(theirs, list):
+    if isinstance(mine, list | tuple) and type(mine) is type(theirs):
         return len(mine) == len(theirs) and all(map(equal, mine, theirs))
     if isinstance(mine, dict) and isinstance(theirs, dict):
         return mine.keys() == theirs.keys() and all(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.sparse import SparseRows
 from ...errors import DamagedError, exceptions_as
 from ...schema.columns import AnyArray, as_bytes
 from ...storage import platform
@@ -62,6 +63,8 @@ class Encoder:
         kind = type(value)
         if value is None or kind in (bool, int, float, str):
             return value
+        if kind is SparseRows:
+            return ["sparse", [self.tree(item) for item in value]]
         if kind in (list, tuple):
             return [kind.__name__, [self.tree(item) for item in value]]
         if kind is dict:
@@ -118,6 +121,9 @@ class Decoder:
 
     def make_tuple(self, items: list[Any]) -> tuple[Any, ...]:
         return tuple(self.make_list(items))
+
+    def make_sparse(self, items: list[Any]) -> SparseRows:
+        return SparseRows(self.make_list(items))
 
     def make_set(self, items: list[Any]) -> set[Any]:
         return set(self.make_list(items))

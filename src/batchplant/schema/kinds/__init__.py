@@ -20,6 +20,7 @@ from .base import (
     Int,
     Json,
     List,
+    Sparse,
     Struct,
     Tensor,
     Text,
@@ -40,6 +41,6 @@ EVERY_KIND: tuple[type[Field], ...] = tuple(KINDS.values())
 
 __all__ = [
     "BOX_FORMATS", "EVERY_KIND", "KINDS", "MOST_BYTES", "Audio", "Bool", "Boxes", "Bytes", "Decimal",
-    "Duration", "Field", "Float", "Image", "Int", "Json", "Keypoints", "Labels", "List", "Polygons", "Struct",
-    "Tensor", "Text", "Time", "Uuid", "Video", "check_optional", "checked_fields", "is_text",
+    "Duration", "Field", "Float", "Image", "Int", "Json", "Keypoints", "Labels", "List", "Polygons", "Sparse",
+    "Struct", "Tensor", "Text", "Time", "Uuid", "Video", "check_optional", "checked_fields", "is_text",
 ]  # fmt: skip

@@ -232,6 +232,72 @@ class Tensor(Field):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Sparse(Bytes):
+    """A row of a sparse matrix: the numbers of its columns that have a value, and these values.
+
+    A cell is its column numbers, then its values, little-endian. shape: number of columns, ``20000`` or
+    ``(20000,)``. dtype: type of the values: numbers or booleans. names: of the columns, such as genes.
+    optional: whether values may be missing (None).
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    names: tuple[str, ...] | None = None
+
+    if TYPE_CHECKING:
+        # A number of columns is stored as a shape.
+        def __init__(
+            self,
+            shape: int | Iterable[int],
+            dtype: Any = "float32",
+            names: Iterable[str] | None = None,
+            *,
+            optional: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _check_dtype(self.dtype, "biuf", "Sparse"))
+        shape: Any = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
+        good = len(shape) == 1 and isinstance(shape[0], int) and not isinstance(shape[0], bool)
+        if not good or not 0 <= shape[0] <= 1 << 48 or np.dtype(self.dtype).itemsize > 8:
+            raise OptionError(f"a Sparse has the shape (columns,), not {self.shape!r}, and no {self.dtype}")
+        object.__setattr__(self, "shape", shape)
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(map(str, self.names)))
+            if len(self.names) != shape[0] or not all(map(is_text, self.names)):
+                raise OptionError(f"{shape[0]} columns have {len(self.names)} names, each a text")
+
+    @property
+    def item(self) -> np.dtype[Any]:
+        """Layout of a column's number and its value."""
+        index = np.int32 if self.shape[0] <= 1 << 31 else np.int64
+        return np.dtype([("index", index), ("value", self.dtype)])
+
+    def numbers(self, columns: Iterable[Any]) -> list[int]:
+        """Return the numbers of columns, given by number or name."""
+        places: dict[str, int] = {}
+        numbers = []
+        for column in columns:
+            if isinstance(column, str):
+                places = places or {name: place for place, name in enumerate(self.names or ())}
+                if column not in places:
+                    raise OptionError(f"there is no column {brief(column)}{near(column, places)}")
+                column = places[column]
+            if (
+                isinstance(column, bool)
+                or not hasattr(column, "__index__")
+                or not 0 <= column < self.shape[0]
+            ):
+                raise OptionError(f"columns are names, or numbers below {self.shape[0]}, not {column!r}")
+            numbers.append(int(column))
+        return numbers
+
+    def __str__(self) -> str:
+        names = f", {len(self.names)} names" if self.names else ""
+        return f"Sparse({self.shape[0]}, {self.dtype!r}{names}{', optional=True' if self.optional else ''})"
+
+
 # -- encoded files -------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import order as orders
 from ...data.reader import Reader
+from ...data.sparse import SparseRows
 from ...loading.executor import PRODUCERS
 from ...loading.loader import Loader
 from ...schema import Schema
@@ -50,6 +51,8 @@ CHANNELS = 3
 def batch_rows(batch: Mapping[str, Any]) -> int:
     """Return the number of samples of a batch."""
     value = next(iter(batch.values()))
+    if isinstance(value, SparseRows):
+        return value.shape[0]
     # Ragged values are (values, offsets), with one offset more than there are samples.
     return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
 

@@ -1,0 +1,100 @@
+"""Rows of sparse matrices as cells: the numbers of the columns, then the values, little-endian."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _native
+from ..errors import DecodeError, SchemaError
+from ..schema import Sparse
+from ..schema.columns import I64, U8, AnyArray, Ragged, as_bytes, starts_of
+
+
+class SparseRow(NamedTuple):
+    """A row of a sparse matrix: the numbers of the columns that have a value, and the values."""
+
+    indices: AnyArray
+    values: AnyArray
+
+
+def pack_row(field: Sparse, value: Any) -> bytes:
+    """Return the cell of (indices, values), a sparse matrix of one row, or an array of all columns.
+
+    Bytes are a cell already.
+    """
+    if isinstance(value, bytes):
+        unpack_row(field, np.frombuffer(value, np.uint8))
+        return value
+    if hasattr(value, "tocsr"):
+        if value.shape not in (field.shape, (1, *field.shape)):
+            raise SchemaError(f"a matrix of shape {value.shape} does not fit {field}")
+        matrix = value.tocsr()
+        value = matrix.indices, matrix.data
+    elif not isinstance(value, tuple):
+        dense = np.asarray(value)
+        if dense.shape != field.shape:
+            raise SchemaError(f"an array of shape {dense.shape} does not fit {field}")
+        value = np.flatnonzero(dense), dense[dense != 0]
+    indices, values = map(np.asarray, value)
+    index, dtype = field.item["index"], field.item["value"]
+    if (
+        indices.ndim != 1
+        or indices.shape != values.shape
+        or (indices.size and indices.dtype.kind not in "iu")
+    ):
+        raise SchemaError("a row is as many numbers of columns as values: (indices, values)")
+    if values.size and not np.can_cast(values.dtype, dtype, "safe"):
+        raise SchemaError(f"{values.dtype} values do not fit {dtype} exactly; convert them first")
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < field.shape[0]:
+        raise SchemaError(f"columns are numbers from 0 to {field.shape[0] - 1}")
+    return indices.astype(index).tobytes() + values.astype(dtype).tobytes()
+
+
+def unpack_row(field: Sparse, data: U8) -> SparseRow:
+    """Return the value of a cell."""
+    cells = Ragged(data, np.array([0, data.size]))
+    (_, indices, values), bad = unpack_rows(field, cells)
+    if bad:
+        raise DecodeError(bad[0])
+    return SparseRow(indices, values)
+
+
+def pack_rows(field: Sparse, counts: I64, indices: AnyArray, values: AnyArray) -> Ragged:
+    """Return the cells of rows that follow each other, ``counts`` values in each."""
+    offsets, width = starts_of(counts), field.item.itemsize
+    cells = Ragged(np.empty(offsets[-1] * width, np.uint8), offsets * width)
+    for array, dtype, starts in _parts(field, cells, indices, values):
+        size = dtype.itemsize
+        array = as_bytes(array.astype(dtype, copy=False))
+        _native.copy_runs(array, offsets[:-1] * size, counts * size, cells.data, starts)
+    return cells
+
+
+def unpack_rows(field: Sparse, cells: Ragged) -> tuple[tuple[I64, AnyArray, AnyArray], dict[int, str]]:
+    """Return (indptr, indices, values) of cells, and what is wrong with some of them."""
+    width = field.item.itemsize
+    bad = {
+        row: f"{cells.sizes[row]} bytes are not {field}"
+        for row in np.flatnonzero(cells.sizes % width).tolist()
+    }
+    counts = cells.sizes // width
+    offsets = starts_of(counts)
+    arrays = [np.empty(offsets[-1], field.item[name]) for name in ("index", "value")]
+    for array, dtype, starts in _parts(field, cells, *arrays):
+        size = dtype.itemsize
+        _native.copy_runs(cells.data, starts, counts * size, as_bytes(array), offsets[:-1] * size)
+    indices = arrays[0]
+    if indices.size and not _native.are_below(indices.astype(np.int64, copy=False), field.shape[0]):
+        wrong = (indices < 0) | (indices >= field.shape[0])
+        rows = np.searchsorted(offsets, np.flatnonzero(wrong), "right") - 1
+        bad |= dict.fromkeys(np.unique(rows).tolist(), f"a column is none of {field.shape[0]}")
+    return (offsets, indices, arrays[1]), bad
+
+
+def _parts(field: Sparse, cells: Ragged, indices: AnyArray, values: AnyArray) -> list[Any]:
+    """Indices and values, the dtype of each, and where they start in the cells."""
+    index, value = field.item["index"], field.item["value"]
+    before_values = cells.sizes // field.item.itemsize * index.itemsize
+    return [(indices, index, cells.starts), (values, value, cells.starts + before_values)]
