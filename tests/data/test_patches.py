@@ -466,3 +466,89 @@ def test_volumes_that_cannot_be_cut_are_named():
         bp.VolumePatches(reader, "name", size=(4, 4))
     with pytest.raises(bp.errors.OptionError, match="use VolumePatches"):
         bp.Patches(reader, size=(4, 4))
+
+
+# -- around values of interest -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pad", [None, 0])
+def test_a_share_of_patches_lies_around_values(scan, pad):
+    options = {"size": (5, 4, 3), "random": 200, "seed": 2, "pad": pad, "share": 0.33}
+    data = bp.Patches(scan, ["volume", "labels"], around="labels == 2", **options)
+    plain = bp.Patches(scan, ["volume", "labels"], **{**options, "share": 0})
+    assert len(data) == 200
+    for patch in data:
+        if pad is None:
+            assert np.array_equal(patch["volume"], cut(VOLUME, patch["position"], (5, 4, 3)))
+    rare = np.zeros(SHAPE, dtype=np.uint8)
+    spots = np.array([(0, 0, 0), (12, 9, 7), (22, 17, 14)])
+    rare[tuple(spots.T)] = 3
+    drawn = bp.Patches({"a": VOLUME, "mask": rare}, around="mask > 2", **options)
+    hits = sum(bool(patch["mask"].any()) for patch in drawn)
+    chance = sum(
+        bool(patch["mask"].any())
+        for patch in bp.Patches({"a": VOLUME, "mask": rare}, **{**options, "share": 0})
+    )
+    assert hits >= 66 > chance
+    assert starts(pickle.loads(pickle.dumps(drawn))) == starts(drawn)
+    assert starts(data) != starts(plain)
+    with pytest.raises(bp.OptionError, match="true of no value"):
+        bp.Patches({"a": VOLUME, "mask": rare}, around="mask == 7", **options)
+
+
+def ragged_scans(folder, count=4):
+    rng = np.random.default_rng(3)
+    schema = {"scan": bp.Tensor("int16", (None, None, None)), "label": bp.Tensor("uint8", (None, None, None))}
+    samples = []
+    with bp.create(folder / "scans.beton", schema) as out:
+        for number in range(count):
+            shape = tuple(rng.integers(8, 15, 3))
+            label = np.zeros(shape, np.uint8)
+            if number != 1:
+                label[tuple(rng.integers(0, shape, (5, 3)).T)] = 1 + number % 2
+            samples.append({"scan": rng.integers(0, 99, shape).astype(np.int16), "label": label})
+            out.append(samples[-1])
+    return folder / "scans.beton", samples
+
+
+def test_a_share_of_patches_of_each_volume(tmp_path):
+    path, samples = ragged_scans(tmp_path)
+    options = {"size": (4, 4, 4), "random": 30, "seed": 5}
+    data = bp.VolumePatches(path, around="label > 0", share=0.5, **options)
+    plain = bp.VolumePatches(path, **options)
+    moved = 0
+    for number, (patch, other) in enumerate(zip(data, plain, strict=True)):
+        assert np.array_equal(
+            patch["scan"], cut(samples[patch["volume"]]["scan"], patch["position"], (4, 4, 4))
+        )
+        chosen = number % 2 == 1
+        if chosen and patch["volume"] != 1:
+            assert patch["label"].any()
+        else:
+            assert patch["position"].tolist() == other["position"].tolist()
+        moved += patch["position"].tolist() != other["position"].tolist()
+    assert 30 < moved <= 45
+    # In any order, by any process, after a resume.
+    again = pickle.loads(pickle.dumps(data))
+    assert starts(again) == starts(data)
+    assert again[77]["position"].tolist() == data[77]["position"].tolist()
+    batches = [batch["position"] for batch in bp.Loader(data, 8, order="random", seed=1)]
+    loader = bp.Loader(data, 8, order="random", seed=1)
+    list(itertools.islice(loader, 4))
+    state = loader.state_dict()
+    resumed = bp.Loader(data, 8, order="random", seed=1)
+    resumed.load_state_dict(state)
+    assert all(np.array_equal(a["position"], b) for a, b in zip(resumed, batches[4:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"around": "label > 0"}, {"around": "label > 0", "random": 3, "share": 1.5},
+        {"around": "scan > 0 and label > 0", "random": 3}, {"around": "volume == 1", "random": 3},
+        {"around": "label >", "random": 3}, {"around": "label > 'x'", "random": 3},
+    ],
+)  # fmt: skip
+def test_around_that_makes_no_sense(options, tmp_path):
+    with pytest.raises((bp.OptionError, bp.FieldNameError)):
+        bp.VolumePatches(ragged_scans(tmp_path)[0], size=(2, 2, 2), **options)

@@ -212,7 +212,7 @@ class Files:
             values = values.newbyteorder("=") if dtype is None else np.dtype(dtype)
         # Of a volume that takes much of the cache, slabs are kept.
         slabs = packed and header.nbytes > min(WHOLE_BYTES, self._cache.max_bytes // 4)
-        slab_bytes = min(SLAB_BYTES, self._cache.max_bytes // 64) if slabs or not packed else 0
+        slab_bytes = min(SLAB_BYTES, self._cache.max_bytes // 16) if slabs or not packed else 0
         open_data = functools.partial(self._source, data, header.start + header.nbytes, packed, slabs)
         array = Slabs(
             data, field, header.shape, header.dtype, values, header.start, open_data, self._cache,

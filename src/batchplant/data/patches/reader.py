@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,10 @@ from ...storage.cache import ChunkKeys
 from ...storage.spans import Spans, concat_spans
 from ..arrays import Array, ChunkedArray, MemoryArray, each
 from ..reader import Reader, open_reader
+from .around import Around
+
+if TYPE_CHECKING:
+    from ..expressions import Condition
 
 POSITION = "position"
 MODES = ("edge", "reflect")
@@ -48,6 +52,9 @@ class Patches(Reader):
     in numpy.pad); a dict gives each field its own. With it, a stride covers everything, and the middle of a
     random patch lies anywhere in the array. Without it, all patches lie inside.
 
+    around: a condition on one of the arrays, as ``"label > 0"``: in the middle of the ``share`` of the random
+    patches is a value of which it is true, as far as the edge allows.
+
     where: only patches in which this mask, an array of the source, is somewhere not zero; or a function that
     takes positions (patches, axes) and says which to keep.
 
@@ -74,6 +81,8 @@ class Patches(Reader):
         seed: int = 0,
         pad: Any = None,
         where: Where | None = None,
+        around: str | Condition | None = None,
+        share: float = 1 / 3,
     ) -> None:
         self._reader: Reader | None = None
         self._arrays = self._open(source, fields)
@@ -87,15 +96,21 @@ class Patches(Reader):
             self._set_positions(stride, random)
             self._set_blocks()
             self.seed = seed
-            self.ids = self._ids(random, seed, None if where is None else self._filter_of(where))
+            is_kept = None if where is None else self._filter_of(where)
+            if where is not None and around is not None:
+                raise OptionError("patches are chosen by where, or drawn around values of interest")
+            if around is None:
+                self.ids = self._ids(random, seed, is_kept)
+            else:
+                self.ids = self._in_order(self._draw_around(around, share, random, seed))
         self.length = len(self.ids)
         self._sampling = {"stride": self._step} if random is None else {"random": random, "seed": seed}
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Pickle the choice of ``where`` too: a function may not be picklable, and a mask is slow to read."""
+        """Pickle the choice of patches too: a function may not be picklable, and a mask is slow to read."""
         args, options = self._init_args
-        picklable = {name: value for name, value in options.items() if name != "where"}
-        return _rebuild, (args, picklable, self.ids if options.get("where") is not None else None)
+        picklable = {name: value for name, value in options.items() if name not in ("where", "around")}
+        return _rebuild, (args, picklable, None if picklable == options else self.ids)
 
     def _open(
         self, source: str | os.PathLike[str] | Reader | Mapping[str, Any], fields: str | Sequence[str] | None
@@ -233,6 +248,29 @@ class Patches(Reader):
             part = ids[start : start + DRAWN_PATCHES]
             parts.append(part[is_kept(part)])
         return np.concatenate(parts)
+
+    def _draw_around(self, around: str | Condition, share: float, random: int | None, seed: int) -> I64:
+        """Draw random patches, and a share of them around values of interest."""
+        reader = self._reader
+        fields = {name: array.dtype.name for name, array in self._arrays.items()}
+        if reader is not None:
+            tensors = ((name, field) for name, field in reader.schema.items() if isinstance(field, Tensor))
+            fields |= {name: field.dtype for name, field in tensors if field.cell is not None}
+        chooser = Around(around, share, seed, random, fields)
+        name = chooser.field
+        array = self._arrays[name] if name in self._arrays or reader is None else reader.array(name)
+        if array.shape != self._shape:
+            raise OptionError(
+                f"{name!r} has the shape {array.shape}, and what is cut has {self._shape}", field=name
+            )
+        ids = self._draw(whole("random", random, 0, MAX_PATCHES), seed, None)
+        rows = np.flatnonzero(chooser.chosen(np.arange(len(ids))))
+        places = chooser.places(array, 0, rows)
+        if places is None:
+            raise OptionError(f"{around} is true of no value", field=name)
+        starts = np.clip(places - np.array(self._size) // 2 - self._origin, 0, np.array(self._count) - 1)
+        ids[rows] = np.ravel_multi_index(tuple(starts.T), self._count)
+        return ids
 
     def _draw(self, count: int, seed: int, is_kept: Callable[[I64], Bools] | None) -> I64:
         """Draw random patches. The n-th draw depends on seed and n alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,17 @@ from ...order.keyed import derive, key_of, uniform, whole
 from ...schema import Field, Int, Schema, Tensor
 from ...schema.columns import I64, AnyArray, Columns, starts_of, take_cells
 from ...storage import index
+from ...storage.cache import ChunkCache
 from ...storage.spans import Spans, concat_known
 from ..arrays import Array, each
 from ..reader import Reader, open_reader
+from .around import Around
 
+if TYPE_CHECKING:
+    from ..expressions import Condition
+
+# Bytes of the corners of patches that are kept.
+CORNERS_BYTES = 64 << 20
 POSITION, VOLUME = "position", "volume"
 VERSION = 1
 
@@ -35,6 +43,10 @@ class VolumePatches(Reader):
     number of a volume and where it begins there. pad: a number that stands for what lies
     outside. With it, a stride covers everything, and a volume that is smaller than a patch gives one that is
     padded at its end; without it, such a volume is an error.
+
+    around: a condition on a field of the shape of those that are cut, as ``"label > 0"``: in the middle of
+    the ``share`` of the random patches is a value of which it is true, as far as the edge allows. They are
+    exactly that many; those of a volume without such values lie anywhere.
 
     A sample has the patch, ``position`` (where it begins), ``volume`` (the number of the sample that it is
     cut from) and the other fields of that sample. The patches of a volume are a block: with
@@ -56,6 +68,8 @@ class VolumePatches(Reader):
         random: int | None = None,
         seed: int = 0,
         positions: npt.ArrayLike | None = None,
+        around: str | Condition | None = None,
+        share: float = 1 / 3,
         pad: float | None = None,
     ) -> None:
         self.base = base = source if isinstance(source, Reader) else open_reader(source)
@@ -78,6 +92,7 @@ class VolumePatches(Reader):
             self._step = np.array([whole("stride", side, 1) for side in steps], dtype=np.int64)
             self._random = None if random is None else whole("random", random, 1)
             self._key = key_of(seed, 0, 11)
+            self._around = None if around is None else self._around_of(around, share, seed)
             self._shapes = self._shapes_of_all()
             self._counts = self._count_positions()
         patches_per_volume = self._counts.prod(axis=1)
@@ -123,6 +138,14 @@ class VolumePatches(Reader):
 
     def _is_sliced(self, name: str) -> bool:
         return len(self.base) > 0 and self.base._cell_array(name, 0) is not None
+
+    def _around_of(self, around: str | Condition, share: float, seed: int) -> Around:
+        axes = len(self._size)
+        tensors = [(name, field) for name, field in self.base.schema.items() if isinstance(field, Tensor)]
+        fields = {name: field.dtype for name, field in tensors if len(field.shape) == axes}
+        # Corners of the patches around values of interest, by volume.
+        self._corners = ChunkCache(CORNERS_BYTES)
+        return Around(around, share, seed, self._random, fields)
 
     def _schema(self) -> Schema:
         fields: dict[str, Field] = {}
@@ -194,7 +217,43 @@ class VolumePatches(Reader):
             else:
                 drawn = uniform(derive(self._key, np.full(len(indices), axis)), indices)
                 starts[:, axis] = np.minimum((drawn * counts[:, axis]).astype(np.int64), counts[:, axis] - 1)
+        if self._around is not None:
+            rows = np.flatnonzero(self._around.chosen(indices))
+            for number in np.unique(volume[rows]).tolist():
+                corners = self._corners_around(self._around, number)
+                if corners is not None:
+                    rows_of_volume = rows[volume[rows] == number]
+                    ids = self._chosen(self._around, number)
+                    starts[rows_of_volume] = corners[np.searchsorted(ids, indices[rows_of_volume])]
         return volume, starts
+
+    def _chosen(self, around: Around, volume: int) -> I64:
+        """Return the patches of a volume that are cut around a value of interest."""
+        patches = np.arange(self._firsts[volume], self._firsts[volume + 1])
+        return patches[around.chosen(patches)]
+
+    def _corners_around(self, around: Around, volume: int) -> I64 | None:
+        def draw() -> I64 | None:
+            try:
+                values = self._values(self.base, volume, around.field)
+                self._check_shape(values, volume)
+                # Planes of consecutive bytes.
+                axis = len(self._size) - 1 if isinstance(values, Array) else 0
+                places = around.places(values, axis, self._chosen(around, volume))
+            except BatchplantError as error:
+                error.sample = int(self._firsts[volume])
+                raise error.at(path=self.path, field=around.field) from None
+            if places is None:
+                return None
+            largest = np.maximum(self._shapes[volume] - self._size, 0)
+            return np.asarray(np.clip(places - self._size // 2, 0, largest), dtype=np.int64)
+
+        return self._corners.get(volume, draw, lambda corners: 0 if corners is None else corners.nbytes)
+
+    def _check_shape(self, values: Array | AnyArray, volume: int) -> None:
+        shape = tuple(self._shapes[volume].tolist())
+        if values.shape[: len(self._size)] != shape:
+            raise DecodeError(f"its shape is {values.shape}, and {self._cut[0]!r} is {shape}")
 
     @staticmethod
     def _values(reader: Reader, number: int, name: str) -> Array | AnyArray:
@@ -233,11 +292,7 @@ class VolumePatches(Reader):
             rows, volume = np.flatnonzero(back == number), int(used[number])
             try:
                 values = self._values(self.base, volume, name)
-                if values.shape[: len(self._size)] != tuple(self._shapes[volume].tolist()):
-                    raise DecodeError(
-                        f"its shape is {values.shape}, and {self._cut[0]!r} is "
-                        f"{tuple(self._shapes[volume].tolist())}"
-                    )
+                self._check_shape(values, volume)
                 if isinstance(values, Array):
                     values.read_boxes(starts[rows], self._size.tolist(), out, rows)
                     return
@@ -273,7 +328,9 @@ class VolumePatches(Reader):
         return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
 
     def where(self, sample: int) -> str:
-        return self.base.where(int(self._starts(np.array([sample]))[0][0]))
+        if self._positions is not None:
+            return self.base.where(int(self._positions[sample, 0]))
+        return self.base.where(int(np.searchsorted(self._firsts, sample, side="right")) - 1)
 
     def facts(self) -> dict[str, object]:
         return {"volumes": len(self.base), "size": tuple(self._size.tolist())}
