@@ -762,3 +762,27 @@ def test_groups_that_do_not_match_or_differ(tmp_path):
         file["data/demo_2"] = h5py.ExternalLink("/etc/passwd", "/")
         file["data/demo_3"] = h5py.SoftLink("/data/demo_0")
     assert len(bp.open(path, group="data/*", fields=["actions"])) == 8
+
+
+def test_netcdf(tmp_path):
+    """Axes do not count where lengths differ, and those without values are no fields."""
+    path = tmp_path / "a.nc"
+    values = np.arange(36, dtype="i2").reshape(4, 3, 3)
+    with h5py.File(path, "w") as file:
+        for name, length in (("time", 4), ("lat", 3), ("lon", 3)):
+            file[name] = np.arange(float(length))
+            file[name].make_scale(name)
+        file["bound"] = np.zeros(3, ">f4")
+        file["bound"].make_scale("This is a netCDF dimension but not a netCDF variable.         3")
+        file["bound"].attrs["_Netcdf4Dimid"] = np.int32(3)
+        file["t2m"] = values
+        file["t2m"].attrs.update({"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": np.int16(7)})
+        for axis, name in enumerate(("time", "lat", "lon")):
+            file["t2m"].dims[axis].attach_scale(file[name])
+    with bp.open(path, decode=True) as data:
+        assert list(data.schema) == ["t2m", "time"]
+        wanted = np.where(values == 7, np.nan, values * 0.5 + 10)
+        assert np.array_equal(data.read(range(4))["t2m"], wanted, equal_nan=True)
+        assert data.attributes["t2m"]["_ARRAY_DIMENSIONS"] == ["time", "lat", "lon"]
+    with bp.open(path, decode=False, fields=["lat", "lon"]) as data:
+        assert len(data) == 3

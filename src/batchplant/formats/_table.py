@@ -19,7 +19,7 @@ OUTLINES: dict[str, Outline] = {
     "energon": Outline((), folder=True),
     "ffrecord": Outline((".ffr",), side_cars=("{name}.schema.json",)),
     "gguf": Outline((".gguf",)),
-    "hdf5": Outline((".h5", ".hdf5", ".he5")),
+    "hdf5": Outline((".h5", ".hdf5", ".he5", ".nc", ".nc4", ".mat")),
     "iceberg": Outline((".iceberg",), folder=True, scheme="iceberg"),
     "imagefolder": Outline((), folder=True, media="image"),
     "joblib": Outline((".joblib",)),

@@ -2,7 +2,8 @@
 
 Datasets of equal first dimension are fields, with samples along that dimension. Groups become dotted names:
 ``train/image`` is ``train.image``. A member of a compound type is a field of its own. Links that lead out of
-the file, virtual datasets and references are never followed.
+the file, virtual datasets and references are never followed. NetCDF 4 (``.nc``) and MATLAB 7.3 (``.mat``) are
+HDF5: axes (dimension scales) are fields only where they are as long as the variables.
 
 What we write, all of which h5py reads:
 
@@ -34,7 +35,7 @@ def sniff(probe: Probe) -> bool:
 FORMAT = Format(
     name="hdf5",
     title="HDF5",
-    suffixes=(".h5", ".hdf5", ".he5"),
+    suffixes=(".h5", ".hdf5", ".he5", ".nc", ".nc4", ".mat"),
     spec="https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html",
     reader=Hdf5Reader,
     writer=Hdf5Writer,

@@ -403,6 +403,10 @@ def _load(file: Any, source: Source, group: str) -> File:
         except SchemaError as error:
             result.left_out[name] = error.message
             continue
+        if _is_bare_axis(dataset):
+            del result.tables[name]
+            result.left_out[name] = "an axis of NetCDF without values"
+            continue
         result.read_attributes(name, dataset)
     return result
 
@@ -490,6 +494,16 @@ def _fill(dataset: Any, parts: list[Part], item: int) -> bytes:
     if len(parts) > 1 or parts[0].kind != "number" or parts[0].shape:
         return bytes(item)
     return np.asarray(dataset.fillvalue).astype(parts[0].dtype).tobytes()
+
+
+def _is_bare_axis(dataset: Any) -> bool:
+    """True for an axis that NetCDF keeps as a dataset because HDF5 has no other place for its length."""
+    try:
+        name = dataset.attrs.get("NAME", b"") if "_Netcdf4Dimid" in dataset.attrs else b""
+        return isinstance(name, bytes) and name.startswith(b"This is a netCDF dimension but not a netCDF")
+    # An attribute that cannot be read takes nothing away from the samples.
+    except Exception:
+        return False
 
 
 def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:

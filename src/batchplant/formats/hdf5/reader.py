@@ -28,6 +28,7 @@ from ...storage.cache import ChunkCache
 from ...storage.spans import Spans
 from ..base.arrays.packed import PackedReader
 from ..base.records import Note
+from .attribute_texts import AXES
 from .cells import Cells, Numbers, Packed, Strings, Varying, array_of
 from .stored import Chunks, Run, Stored
 
@@ -253,11 +254,18 @@ class Hdf5Reader(PackedReader):
         lengths = {name: column[0].dims[0] for name, column in columns.items()}
         if len(set(lengths.values())) < 2:
             return
-        # A compound dataset counts once.
+        # A compound dataset counts once, an axis only where there is nothing else.
+        axes = {
+            name for name in columns if file.attributes.get(name, {}).get(AXES) == [name.rpartition(".")[2]]
+        }
         counts = Counter(
-            {column[0].path: column[0].dims[0] for column in columns.values()}.values()
+            {
+                column[0].path: column[0].dims[0]
+                for name, column in columns.items()
+                if name not in axes or len(axes) == len(columns)
+            }.values()
         ).most_common(2)
-        if self._selected is not None or counts[0][1] == counts[1][1]:
+        if self._selected is not None or len({count for _, count in counts}) < len(counts):
             message = ", ".join(f"{name} {length}" for name, length in list(lengths.items())[:20])
             ways = "choose equal ones with fields=[…]"
             groups = dict.fromkeys(column[0].path.rpartition("/")[0] for column in columns.values())

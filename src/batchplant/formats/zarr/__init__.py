@@ -9,6 +9,9 @@ write has its schema in the attributes of the group (``batchplant``), and as arr
 - cells of differing length: ``NAME/values``, all of them one after another, and ``NAME/offsets``, where they
   begin; ``NAME/shape`` for raw images, ``NAME/valid`` where cells may be missing.
 
+An image of OME-Zarr has the fields ``image`` and ``labels.NAME``, of one level; the images of a plate are the
+samples of ``image``, well by well.
+
 Reading goes without zarr-python: chunks are found and unpacked here, one library call for each, without an
 event loop that a fork would lose, and with every size checked before it is believed.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +50,7 @@ from ..base.arrays import (
 from ..base.arrays.compression import pack
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
+from . import ome
 from .codecs import pack_shard
 from .metadata import (
     ARRAY,
@@ -210,14 +214,32 @@ class ZarrReader(GridReader):
     """Reads Zarr. ``fields``: only these arrays; ``missing``: a chunk that is not there is fill values
     (fill) or an error (error), by default the latter in what we wrote; ``cache``: bytes of unpacked chunks
     kept; ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset,
-    _FillValue, missing_value), or stay as they are stored, which without it is warned of."""
+    _FillValue, missing_value), or stay as they are stored, which without it is warned of; ``level``: of the
+    images and labels of OME-Zarr, 0 is the largest; ``channels``: of these images only some."""
 
     roots = ROOTS
 
+    def __init__(
+        self, path: str, *, fields: Iterable[str] | None = None, missing: str = "auto",
+        cache: int | None = None, decode: bool | None = None, level: int = 0,
+        channels: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self._level, self._channels = level, None if channels is None else list(channels)
+        super().__init__(path, fields=fields, missing=missing, cache=cache, decode=decode)
+
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         arrays = find(store)
-        self._version, self._consolidated = arrays.version, arrays.consolidated
-        return arrays.grids, arrays.attributes
+        self._version, self._consolidated, self.store = arrays.version, arrays.consolidated, store
+        top = arrays.attributes
+        if METADATA_KEY in top or not ome.is_ome(top):
+            if self._level or self._channels is not None:
+                raise OptionError("level and channels are for images of OME-Zarr, and this is none")
+            return arrays.grids, top
+        return ome.choose(arrays.grids, self._group_attributes, self._level, self._channels), top
+
+    def _group_attributes(self, path: str) -> dict[str, Any]:
+        document = self._document(path, ATTRIBUTES if self._version == 2 else V3)
+        return document if self._version == 2 else dict(document.get("attributes") or {})
 
     def _attributes_of(self, path: str) -> dict[str, Any]:
         if self._version == 2:

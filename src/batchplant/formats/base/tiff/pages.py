@@ -242,7 +242,8 @@ class Pages(ChunkedArray):
         values = data.view(dtype).reshape(shape)
         if layout.plain:
             return values
-        values = values.astype(self.dtype)
+        # Only values without compression lie in the file itself.
+        values = values.astype(self.dtype, copy=layout.compression == NONE)
         if layout.predictor == 2:
             axis = -2 if layout.axes[-1] == "S" else -1
             _codecs().delta_decode(values, axis=axis, out=values)

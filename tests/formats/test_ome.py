@@ -1,0 +1,124 @@
+"""OME-Zarr: levels, labels, channels and plates, of versions 0.4 and 0.5, as zarr-python wrote them."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import batchplant as bp
+
+zarr = pytest.importorskip("zarr")
+RNG = np.random.default_rng(5)
+AXES = [{"name": name} for name in "tczyx"]
+
+
+def multiscale(levels, axes=AXES):
+    return {"axes": axes, "datasets": [{"path": str(n)} for n in range(levels)], "version": "0.4"}
+
+
+def put(group, arrays, version, axes=AXES, **more):
+    """Write levels into a group, with the attributes of OME."""
+    for n, values in enumerate(arrays):
+        chunks = (1,) * (values.ndim - 2) + (16, 16)
+        group.create_array(str(n), data=values, chunks=chunks)
+    document = {"multiscales": [multiscale(len(arrays), axes)], **more}
+    group.attrs.update({"ome": {"version": "0.5", **document}} if version == 3 else document)
+
+
+@pytest.fixture(params=[2, 3])
+def version(request):
+    return request.param
+
+
+@pytest.fixture
+def image(version, tmp_path):
+    values = RNG.integers(0, 60000, (2, 3, 4, 45, 61)).astype("u2")
+    masks = (values[:, :1] > 30000).astype("u1")
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    put(root, [values, values[..., ::2, ::2]], version)
+    put(root.require_group("labels/cells"), [masks, masks[..., ::2, ::2]], version)
+    return tmp_path / "a.zarr", values, masks
+
+
+def test_levels_and_labels(image):
+    path, values, masks = image
+    for level, step in ((0, 1), (1, 2)):
+        with bp.open(path, level=level) as data:
+            assert data.format == "zarr"
+            assert list(data.schema) == ["image", "labels.cells"]
+            assert np.array_equal(data[1]["image"], values[1, ..., ::step, ::step])
+            assert np.array_equal(data.array("labels.cells")[:, 0, 2], masks[:, 0, 2, ::step, ::step])
+    for wrong in ({"level": 2}, {"level": -1}, {"channels": [3]}, {"channels": []}):
+        with pytest.raises(bp.OptionError):
+            bp.open(path, **wrong)
+
+
+def test_channels(image):
+    path, values, _ = image
+    with bp.open(path, channels=[2, 0]) as data:
+        assert np.array_equal(data.array("image")[:, :, 1, 5:30], values[:, [2, 0], 1, 5:30])
+        assert np.array_equal(pickle.loads(pickle.dumps(data))[0]["image"], values[0, [2, 0]])
+        patches = bp.Patches(data, "image", size=(1, 2, 1, 16, 16), random=9)
+        for sample in patches:
+            t, _, z, y, x = sample["position"]
+            wanted = values[t, [2, 0], z, y : y + 16, x : x + 16]
+            assert np.array_equal(sample["image"][0, :, 0], wanted)
+
+
+def test_a_plate(version, tmp_path):
+    root = zarr.open_group(tmp_path / "p.zarr", mode="w", zarr_format=version)
+    fields, wells = [], []
+    for well in ("A/1", "B/3"):
+        group = root.require_group(well)
+        for n in range(2):
+            values = RNG.integers(0, 255, (2, 33, 40)).astype("u1")
+            put(group.require_group(str(n)), [values, values[:, ::2, ::2]], version, AXES[1:2] + AXES[3:])
+            fields.append(values)
+        content = {"well": {"images": [{"path": "0"}, {"path": "1"}]}}
+        group.attrs.update({"ome": content} if version == 3 else content)
+        wells.append({"path": well})
+    plate = {"plate": {"wells": wells}}
+    root.attrs.update({"ome": plate} if version == 3 else plate)
+    with bp.open(tmp_path / "p.zarr") as data:
+        assert len(data) == 4
+        assert data.schema == bp.Schema({"image": bp.Tensor("uint8", (2, 33, 40))})
+        for row, values in enumerate(fields):
+            assert np.array_equal(data[row]["image"], values)
+        assert np.array_equal(data.array("image")[1:, 1, 30:], np.stack(fields)[1:, 1, 30:])
+    with bp.open(tmp_path / "p.zarr", level=1, channels=[1]) as data:
+        assert np.array_equal(data[3]["image"], fields[3][1:, ::2, ::2])
+    zarr.open_group(tmp_path / "p.zarr/B/3/1", mode="a").create_array(
+        "0", data=np.zeros((2, 33, 41), "u1"), overwrite=True
+    )
+    with pytest.raises(bp.SchemaError, match="differ"):
+        bp.open(tmp_path / "p.zarr")
+
+
+LIES = {
+    "no level": {"multiscales": []}, "no path": {"multiscales": [{"datasets": [{}]}]},
+    "elsewhere": {"multiscales": [{"datasets": [{"path": "../../b"}]}]}, "no list": {"multiscales": 7},
+    "wells": {"plate": {"wells": "x"}}, "a well elsewhere": {"plate": {"wells": [{"path": "../b"}]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_damaged_metadata(lie, image, version):
+    path, _, _ = image
+    name = path / ("zarr.json" if version == 3 else ".zattrs")
+    document = json.loads(name.read_text())
+    if version == 3:
+        document["attributes"] = {"ome": LIES[lie]}
+    else:
+        document = LIES[lie]
+    name.write_text(json.dumps(document))
+    with pytest.raises((bp.DamagedError, bp.SchemaError)) as caught:
+        bp.open(path)
+    assert caught.value.path == str(path)
+
+
+def test_options_need_ome(tmp_path):
+    with bp.create(tmp_path / "a.zarr", {"x": bp.Int()}) as out:
+        out.append({"x": 1})
+    with pytest.raises(bp.OptionError, match="OME"):
+        bp.open(tmp_path / "a.zarr", level=1)
