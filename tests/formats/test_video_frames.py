@@ -133,6 +133,13 @@ def test_rows_around_frames_stay_in_their_file(tmp_path: Path) -> None:
     assert np.array_equal(sample["frame"], expected[rows])
     assert sample["frame_is_pad"].tolist() == [True, False, False]
     assert windows[COUNT - 1]["frame_is_pad"].tolist() == [False, False, True]
+    # In any order, and frames that several windows have.
+    order = np.random.default_rng(0).permutation(2 * COUNT)
+    assert np.array_equal(reader.read(order, ["frame"])["frame"], expected[order])
+    batch = windows.read([COUNT + 2, 1, COUNT + 1], ["frame"])["frame"]
+    assert np.array_equal(batch[0], expected[[COUNT, COUNT + 2, COUNT + 3]])
+    assert np.array_equal(batch[1], expected[[0, 1, 2]])
+    assert np.array_equal(batch[2], expected[rows])
 
 
 def test_from_a_server_only_what_is_needed_comes(bucket, proxy, tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ import numpy as np
 from .. import _native
 from ..errors import DamagedError, DataError, OptionError, Problem, SchemaError
 from ..schema import Bytes, Field, Float, Image, Int, Json, Schema, Tensor
-from ..schema.columns import I64, Column, Columns, Masked, Ragged, concat_columns, starts_of
+from ..schema.columns import (
+    I64,
+    AnyArray,
+    Column,
+    Columns,
+    Masked,
+    Ragged,
+    concat_columns,
+    starts_of,
+    take_cells,
+)
 from ..storage import Source
 from ..storage.cache import ChunkCache
 from ..storage.index.progress import in_parallel
@@ -149,11 +159,36 @@ class Concat(Reader):
         if len(groups) <= 1:
             reader, rows = groups[0][:2] if groups else (self.readers[0], indices)
             return reader._read(rows, fields)
-        parts = [reader._read(rows, fields) for reader, rows, _ in groups]
-        if isinstance(groups[0][2], slice):
-            return Columns((name, concat_columns([part[name] for part in parts])) for name in fields)
+        columns = self._filled(fields, indices)
+        rest = [name for name in fields if name not in columns]
+        parts = [reader._read(rows, rest) for reader, rows, _ in groups if rest]
         positions = [group[2] for group in groups]
-        return Columns((name, _scatter([part[name] for part in parts], positions)) for name in fields)
+        for name in rest:
+            cells = [part[name] for part in parts]
+            columns[name] = (
+                concat_columns(cells) if isinstance(positions[0], slice) else _scatter(cells, positions)
+            )
+        return Columns((name, columns[name]) for name in fields)
+
+    def _filled(self, fields: Sequence[str], indices: I64) -> Columns:
+        """Return the columns that the readers decode where they belong."""
+        columns, rows = Columns(), np.arange(len(indices))
+        for name in fields:
+            field = self.schema[name]
+            if isinstance(field, Tensor) and field.cell is not None:
+                dtype, shape = field.cell
+                cells = np.empty((len(indices), *shape), dtype)
+                if self._fill(name, indices, cells, rows):
+                    columns[name] = cells
+        return columns
+
+    def _fill(self, field: str, indices: I64, out: AnyArray, rows: I64) -> bool:
+        for number, (reader, members, positions) in enumerate(self._groups(indices)):
+            if not reader._fill(field, members, out, rows[positions]):
+                if not number:
+                    return False
+                out[rows[positions]] = reader._read(members, [field])[field]
+        return len(indices) > 0
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         sources: list[Source] = []
@@ -386,7 +421,7 @@ def _scatter(parts: Sequence[Column], positions: Sequence[Any]) -> Column:
         return Masked(cells, first.dtype, first.row) if isinstance(first, Masked) else cells
     back = np.empty(sum(map(len, parts)), dtype=np.int64)
     back[np.concatenate(positions)] = np.arange(len(back))
-    return Columns(cells=concat_columns(parts)).take(back)["cells"]
+    return take_cells(concat_columns(parts), back)
 
 
 def _scatter_cells(parts: Sequence[Ragged], positions: Sequence[Any]) -> Ragged:

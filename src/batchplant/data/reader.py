@@ -109,6 +109,10 @@ class Reader:
         """Read the cells of these samples (checked, not negative) in these fields."""
         raise NotImplementedError
 
+    def _fill(self, field: str, indices: I64, out: AnyArray, rows: I64) -> bool:
+        """Decode these cells right into ``out[rows]``; False, with nothing written, if that saves no copy."""
+        return False
+
     def _spans(self, field: str, indices: I64) -> Spans | None:
         """Return the spans of these cells, bounds checked; None if cells are not plain runs of bytes."""
         return None
@@ -674,6 +678,9 @@ class ReaderWrapper(Reader):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return self.base._read(self._base_rows(indices), fields)
+
+    def _fill(self, field: str, indices: I64, out: AnyArray, rows: I64) -> bool:
+        return self.base._fill(self._base_names([field])[0], self._base_rows(indices), out, rows)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return self.base._spans(self._base_names([field])[0], self._base_rows(indices))

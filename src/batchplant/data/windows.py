@@ -396,15 +396,31 @@ class DeltaWindows(Windows):
                 columns.update(self.base._read(indices, names))
                 continue
             rows, real = self._around(indices, np.array(deltas))
+            columns.update(self._filled(names, rows))
+            rest = [name for name in names if name not in columns]
+            if not rest:
+                continue
             used, back = np.unique(rows, return_inverse=True)
-            part = masked(self.base.schema, self.base._read(used, names))
-            for name in names:
+            part = masked(self.base.schema, self.base._read(used, rest))
+            for name in rest:
                 columns[name] = self._window(name, part[name], used, back.reshape(rows.shape), real)
         for name in fields:
             if name not in columns:
                 deltas_of_field = self._deltas[name.removesuffix("_is_pad")]
                 columns[name] = ~self._around(indices, deltas_of_field)[1]
         return Columns((name, columns[name]) for name in fields)
+
+    def _filled(self, names: Sequence[str], rows: I64) -> Columns:
+        """Return the windows of fields that the base decodes where they belong."""
+        columns, places = Columns(), np.arange(rows.size)
+        for name in names:
+            field = self.base.schema[name]
+            if isinstance(field, Tensor) and field.cell is not None:
+                dtype, shape = field.cell
+                windows = np.empty((*rows.shape, *shape), dtype)
+                if self.base._fill(name, rows.ravel(), windows.reshape(-1, *shape), places):
+                    columns[name] = windows
+        return columns
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         ranges = []

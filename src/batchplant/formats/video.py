@@ -17,7 +17,7 @@ from ..codecs.media.video.frames import Frames, fill_frames, rotation_of, sized
 from ..data.reader import Reader
 from ..errors import OptionError, located
 from ..schema import Float, Schema, Tensor
-from ..schema.columns import I64, U8, Columns
+from ..schema.columns import I64, AnyArray, Columns
 from ..storage import open_source
 from ..storage.spans import Spans, concat_spans
 from .base.capabilities import Capabilities
@@ -53,11 +53,16 @@ class VideoReader(Reader):
                 columns[name] = self._index.seconds[indices]
                 continue
             (_, shape) = self.schema[name].cell or (None, ())
-            frames: U8 = np.empty((len(indices), *shape), dtype=np.uint8)
-            request = Frames(self._video, self.path, indices, np.arange(len(indices)), indices)
-            fill_frames(frames, [request], size=self._size, upright=self._upright, field=name)
+            frames = np.empty((len(indices), *shape), dtype=np.uint8)
+            self._fill(name, indices, frames, np.arange(len(indices)))
             columns[name] = frames
         return columns
+
+    def _fill(self, field: str, indices: I64, out: AnyArray, rows: I64) -> bool:
+        if field == FRAME:
+            request = Frames(self._video, self.path, indices, rows, indices)
+            fill_frames(out, [request], size=self._size, upright=self._upright, field=field)
+        return field == FRAME
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         runs = self._video.runs(indices) if FRAME in fields else (indices[:0], indices[:0])

@@ -16,7 +16,7 @@ from ...data.expressions import Bounds
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, located
 from ...schema import Field, Image, Int, Schema, Tensor, Text
-from ...schema.columns import I64, U8, Columns, Ragged, starts_of
+from ...schema.columns import I64, U8, AnyArray, Columns, Ragged, starts_of
 from ...storage import PathSources, Source, is_remote, join, open_source, tree
 from ...storage.spans import SourceRun, Spans, concat_known
 from ..base.lake import LakeReader, Part
@@ -171,10 +171,19 @@ class LeRobotReader(LakeReader):
     def _frames(self, name: str, indices: I64) -> U8:
         (_, shape) = self.schema[name].cell or (None, ())
         frames: U8 = np.empty((len(indices), *shape), dtype=np.uint8)
-        if len(indices):
-            size = None if self._size is None else shape[:2]
-            fill_frames(frames, list(self._requests(name, indices)), size=size, field=name)
+        self._fill(name, indices, frames, np.arange(len(indices)))
         return frames
+
+    def _fill(self, field: str, indices: I64, out: AnyArray, rows: I64) -> bool:
+        if field not in self._cameras:
+            return False
+        if len(indices):
+            size = None if self._size is None else out.shape[1:3]
+            requests = [
+                request._replace(rows=rows[request.rows]) for request in self._requests(field, indices)
+            ]
+            fill_frames(out, requests, size=size, field=field)
+        return True
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         stored = [name for name in fields if name not in self._cameras]
