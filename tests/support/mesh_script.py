@@ -1,9 +1,16 @@
-"""A process of a run with gloo: ``python mesh_script.py RANK SIZE STORE DATASET`` prints JSON."""
+"""The processes of a run with gloo: ``python mesh_script.py SIZE STORE DATASET`` prints JSON of each.
+
+They are forked from one that has imported PyTorch, which takes seconds.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 
@@ -11,7 +18,7 @@ def ids(loader: Any) -> list[int]:
     return [int(number) for batch in loader for number in batch["ids"]]
 
 
-def main(rank: int, size: int, store: str, plain: str) -> None:
+def report_of(rank: int, size: int, store: str, plain: str) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -81,9 +88,16 @@ def main(rank: int, size: int, store: str, plain: str) -> None:
     report["rows after"] = [batch["tokens"].tolist() for batch in after]
     alone = bp.Loader(documents, 1, pack=pack, rank=0, world_size=1)
     report["all rows"] = [batch["tokens"].tolist() for batch in alone]
-    print(json.dumps(report))
     dist.destroy_process_group()
+    return report
+
+
+def main(size: int, store: str, plain: str) -> None:
+    importlib.import_module("torch.distributed.device_mesh")
+    with ProcessPoolExecutor(size, multiprocessing.get_context("fork")) as pool:
+        work = functools.partial(report_of, size=size, store=store, plain=plain)
+        print(json.dumps(list(pool.map(work, range(size)))))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(int(sys.argv[1]), *sys.argv[2:])

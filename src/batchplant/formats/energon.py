@@ -50,7 +50,7 @@ INFO, SPLIT, DATASET = (".info.json", ".info.yaml"), ("split.yaml", "split.json"
 INDEX, UUID = "index.sqlite", "index.uuid"
 # The version whose files are written.
 VERSION = "7.4.1"
-MAX_EXCLUDED = 1_000_000
+MAX_EXCLUDED = 100_000
 # Names that energon takes for samples: key and extension; and those that it passes over.
 MEMBER = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 METADATA = re.compile(r"__[^/]*__($|/)")
