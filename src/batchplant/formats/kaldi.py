@@ -26,6 +26,7 @@ from .base.texttable import NamedLines, TextTable
 
 ID, AUDIO, SEGMENTS = "id", "audio", "segments"
 WINDOW = ("start", "duration")
+PIPE, STANDARD_INPUT, SHOWN_BYTES = ord("|"), ord("-"), 80
 # Files of texts about utterances, and the fields that they become.
 BESIDE = {"text": "text", "utt2spk": "speaker", "utt2lang": "language"}
 
@@ -39,14 +40,7 @@ class KaldiReader(ReaderWrapper):
 
     def __init__(self, path: str, *, root: str | None = None, outside: bool = False) -> None:
         recordings = NamedLines(join(path, RECORDINGS))
-        for line, file in enumerate(recordings.listed()):
-            if file.endswith(b"|") or file.startswith(b"|") or file == b"-":
-                command = file[:80].decode("utf-8", "replace")
-                raise UnsafeError(
-                    f"line {line + 1}: the recording is the output of a command, {command!r}: data are not "
-                    "run; write its sounds to files first",
-                    path=recordings.path,
-                )
+        _refuse_commands(recordings)
         segmented = tree.is_file(join(path, SEGMENTS))
         utterances = NamedLines(join(path, SEGMENTS)) if segmented else recordings
         # Two of one name are an error.
@@ -74,17 +68,43 @@ class KaldiReader(ReaderWrapper):
         return FormatKeys(Text(), cells)
 
 
+def _refuse_commands(recordings: NamedLines) -> None:
+    data, starts, sizes = recordings.values
+    first, last = data[starts], data[np.maximum(starts + sizes - 1, 0)]
+    commands = (first == PIPE) | (last == PIPE) | ((sizes == 1) & (first == STANDARD_INPUT))
+    if commands.any():
+        line = int(np.argmax(commands))
+        command = data[starts[line] :][: min(sizes[line], SHOWN_BYTES)].tobytes().decode("utf-8", "replace")
+        raise UnsafeError(
+            f"line {line + 1}: the recording is the output of a command, {command!r}: data are not run; "
+            "write its sounds to files first",
+            path=recordings.path,
+        )
+
+
 def _segments(utterances: NamedLines, recordings: NamedLines) -> dict[str, tuple[Field, Texts | AnyArray]]:
     """Return columns of utterances that are parts of recordings; an end of -1 is the recording's."""
-    places, rows, times = recordings.places, [], []
-    for line, value in enumerate(utterances.listed()):
-        try:
-            recording, first, last = value.split()
-            rows.append(places[recording])
-            times.append((float(first), float(last)))
-        except (ValueError, KeyError) as error:
-            raise DamagedError(f"line {line + 1}: {error!r}", path=utterances.path, sample=line) from None
-    start, end = np.array(times, dtype=np.float64).reshape(-1, 2).T
+    places = recordings.places
+
+    def parse(lines: list[bytes]) -> tuple[list[int], AnyArray]:
+        # Split together: a list for each line would take twice as long.
+        words = b" | ".join([*lines, b""]).split()
+        if len(words) != 4 * len(lines) or {*words[3::4]} - {b"|"}:
+            raise ValueError("a recording, its start and its end are needed")
+        times = [*map(float, words[1::4]), *map(float, words[2::4])]
+        return [places[name] for name in words[::4]], np.array(times)
+
+    lines = utterances.listed()
+    try:
+        rows, times = parse(lines)
+    except (ValueError, KeyError):
+        for line, value in enumerate(lines):
+            try:
+                parse([value])
+            except (ValueError, KeyError) as error:
+                raise DamagedError(f"line {line + 1}: {error!r}", path=utterances.path, sample=line) from None
+        raise
+    start, end = times.reshape(2, -1)
     wrong = ~((start >= 0) & (start < np.inf) & ((end == -1) | ((end >= start) & (end < np.inf))))
     if wrong.any():
         line = int(np.argmax(wrong))
