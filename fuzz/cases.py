@@ -67,6 +67,7 @@ MEDIA, MEDIA_IN = {"sound", "clip"}, ("audiofolder", "videofolder", "webdataset"
 
 # What we do not write.
 READ_ONLY = {
+    "dicom": GOLDEN / "dicom" / "slice.dcm",
     "gguf": GOLDEN / "gguf" / "quantised.gguf",
     "pmml": GOLDEN / "models" / "forest.pmml", "savedmodel": GOLDEN / "models" / "saved_model",
     "tiff": GOLDEN / "tiff" / "stack.tif", "video": GOLDEN / "video" / "h264.mp4",

@@ -42,6 +42,7 @@ from gguf_files import tensor, write_gguf
 from proxy import Proxy
 from repository import GOLDEN
 from servers import KEY, SECRET, s3_server
+from slices import slice_of
 
 NAMES = sorted(OUTLINES)
 # Enough samples that the few which some formats look at when they are opened are not most of them.
@@ -250,6 +251,14 @@ def scanned(folder: Path) -> Path:
     return folder
 
 
+def sliced(folder: Path) -> Path:
+    """Series of one slice each."""
+    for number in range(COUNT):
+        values = np.frombuffer(bulk(number, bp.Bytes()), np.uint16).reshape(-1, 128)
+        (folder / f"{number}.dcm").write_bytes(slice_of(values, f"1.{100 + number}"))
+    return folder
+
+
 def quantised(folder: Path) -> Path:
     """A model of llama.cpp, of int8."""
     infos = [tensor(f"tensor {number}", [SIZE], 24, number * SIZE) for number in range(COUNT)]
@@ -299,6 +308,7 @@ def blended(folder: Path) -> Path:
 
 # Formats that are only read.
 OTHERS = {
+    "dicom": sliced,
     "energon": prepared,
     "metadataset": blended,
     "gguf": quantised,
@@ -522,10 +532,10 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
         with read(copy, name) as reader:
             value = max((sample["data"] for sample in reader), key=len)
         assert flip_in(copy, value)
-    elif name in ("tiff", "nifti", "scenes"):
+    elif name in ("tiff", "nifti", "scenes", "dicom"):
         with read(copy, name) as reader:
             large = next(iter(reader[WANTED].values()))
-            assert flip_in(copy, large.tobytes("F" if name == "nifti" else "C"))
+            assert flip_in(copy, large.tobytes("F" if name in ("nifti", "dicom") else "C"))
     elif name == "lerobot":
         # Bytes are numbers of 32 bits in its tables.
         shutil.rmtree(copy)
@@ -621,7 +631,8 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
         wanted = {
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
             "published": "label == 1", "video": "time > 1", "datatrove": "",
-            "nifti": "name == '37'", "kaldi": "id == '37'", "lhotse": "id == '37'",
+            "nifti": "name == '37'", "dicom": "name == '1.137'",
+            "kaldi": "id == '37'", "lhotse": "id == '37'",
             "scenes": "",
         }.get(name, "number == 37")  # fmt: skip
         wanted = "name == 'tensor 37'" if spec(name).tensors else wanted

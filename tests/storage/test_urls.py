@@ -169,6 +169,7 @@ def scenes(folder: Path) -> str:
 
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
+    "dicom": copied(GOLDEN / "dicom/slice.dcm"),
     "energon": prepared,
     "metadataset": blended,
     "gguf": copied(GOLDEN / "gguf/quantised.gguf"),

@@ -16,6 +16,7 @@ OUTLINES: dict[str, Outline] = {
     "csv": Outline((".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst", ".tab", ".tab.gz", ".tab.zst"), side_cars=("{name}.schema.json",), describes=True),
     "datatrove": Outline((".ds",), side_cars=("{name}.index", "{name}.metadata")),
     "delta": Outline((".delta",), folder=True),
+    "dicom": Outline((".dcm", ".dicom", ".ima"), folder=None),
     "energon": Outline((), folder=True),
     "ffrecord": Outline((".ffr",), side_cars=("{name}.schema.json",)),
     "gguf": Outline((".gguf",)),

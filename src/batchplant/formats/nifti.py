@@ -48,7 +48,7 @@ from ..storage.index.progress import in_parallel
 from ..storage.opening import read_text
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
-from .base.volumes import IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
+from .base.volumes import COPIED_BYTES, IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
 
 __all__ = ["save"]
 
@@ -212,7 +212,7 @@ class Files:
             values = values.newbyteorder("=") if dtype is None else np.dtype(dtype)
         # Of a volume that takes much of the cache, slabs are kept.
         slabs = packed and header.nbytes > min(WHOLE_BYTES, self._cache.max_bytes // 4)
-        slab_bytes = min(SLAB_BYTES, self._cache.max_bytes // 16) if slabs or not packed else 0
+        slab_bytes = min(SLAB_BYTES, self._cache.max_bytes // 16) if slabs else COPIED_BYTES
         open_data = functools.partial(self._source, data, header.start + header.nbytes, packed, slabs)
         array = Slabs(
             data, field, header.shape, header.dtype, values, header.start, open_data, self._cache,
@@ -222,11 +222,12 @@ class Files:
         return Volume(array, header.affine, (run,))
 
     def _source(self, path: str, end: int, packed: bool, slabs: bool) -> Source:
-        if packed and not slabs:
-            return _first_bytes(path, end)
-        make = functools.partial(_with_points, path, end) if packed else functools.partial(open_source, path)
-        held = end // POINTS_SHARE if packed else SOURCE_BYTES
-        return self._cache.get((path, "source"), make, lambda source: held)
+        if not packed:
+            return self._cache.get((path, "source"), lambda: open_source(path), lambda _: SOURCE_BYTES)
+        if slabs:
+            points = lambda: _with_points(path, end)  # noqa: E731
+            return self._cache.get((path, "source"), points, lambda _: end // POINTS_SHARE)
+        return self._cache.get((path, "source"), lambda: _first_bytes(path, end), lambda _: end)
 
 
 def _images(path: str) -> Iterator[str]:

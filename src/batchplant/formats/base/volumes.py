@@ -25,13 +25,15 @@ from ...schema import Field, Schema, Tensor, Text
 from ...schema.columns import I64, AnyArray, AnyDType, Columns, Ragged
 from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
+from ...storage.compressed import UnpackedSource
 from ...storage.local import PathSource
 from ...storage.spans import SourceRun, Spans
 
 IMAGE, LABEL, AFFINE, SPACING, NAME = "image", "label", "affine", "spacing", "name"
 # Directions of an axis: towards the first letter of a pair the coordinate falls, towards the second it rises.
 SIDES = ("LR", "PA", "IS")
-SLAB_BYTES = 4 << 20
+# Bytes that are unpacked at a time, and that are copied at a time where all are in memory.
+SLAB_BYTES, COPIED_BYTES = 4 << 20, 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Slabs(ChunkedArray):
 
     ``open_source`` returns the source of the bytes. ``packed``: size of the file if it is compressed, else 0.
     ``scale``: slope and intercept of the values; None: they are as they are stored. ``slab_bytes``: size of a
-    slab; 0: there is one.
+    slab. Slabs are small even where all bytes are in memory: values change order when they are copied.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Slabs(ChunkedArray):
     ) -> None:  # fmt: skip
         chunks = list(shape)
         strides = [stored_dtype.itemsize * math.prod(shape[:axis]) for axis in range(len(shape) + 1)]
-        for axis in reversed(range(len(shape) if slab_bytes else 0)):
+        for axis in reversed(range(len(shape))):
             chunks[axis] = min(shape[axis], max(1, slab_bytes // max(1, strides[axis])))
             if chunks[axis] > 1:
                 break
@@ -86,7 +88,7 @@ class Slabs(ChunkedArray):
 
     def _chunk(self, index: Index) -> AnyArray:
         unchanged = self._scale is None and self._run_dtype == self.dtype
-        if unchanged and not self._packed and isinstance(self._open(), MappedSource):
+        if unchanged and isinstance(self._open(), MappedSource | UnpackedSource):
             return self._values(index)
         return self._cache.get(
             (self.path, *index), lambda: self._values(index), lambda array: int(array.nbytes)
