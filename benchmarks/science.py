@@ -2,6 +2,8 @@
 
 medical    random patches of 128³ from .nii.gz, in random order, one thread; peer: nibabel, whose images stay
            open, with seek points (indexed_gzip) and without. The cache holds all volumes, or a few slabs
+tiles      random tiles of 256² of a GeoTIFF, as stored and at any place, as many threads and 64 MiB of tiles
+           decoded on every side; peers: rasterio, and openslide for JPEG
 
 All sides of a part run in turn in one process, several rounds. A library that is missing is left out.
 """
@@ -9,7 +11,11 @@ All sides of a part run in turn in one process, several rounds. A library that i
 from __future__ import annotations
 
 import argparse
+import os
+import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,7 @@ from _common import interleaved, others, part_arguments, save, timed, workplace
 
 import batchplant
 from batchplant.formats import nifti
+from batchplant.storage.platform import cpu_count
 
 Results = dict[str, Any]
 
@@ -75,7 +82,90 @@ def medical(folder: Path, args: argparse.Namespace) -> Results:
     }
 
 
-PARTS = {"medical": medical}
+TILE, CACHE_BYTES = 256, 64 << 20
+KINDS: dict[str, dict[str, Any]] = {
+    "raw": {}, "deflate": {"compression": "zlib", "predictor": True},
+    "jpeg": {"compression": "jpeg", "compressionargs": {"level": 85}},
+}  # fmt: skip
+
+
+def tiles(folder: Path, args: argparse.Namespace) -> Results:
+    import tifffile
+
+    side, count, threads = (1024, 40, cpu_count()) if args.quick else (6144, 800, cpu_count())
+    rng = np.random.default_rng(1)
+    y, x = np.mgrid[:side, :side]
+    smooth = (np.sin(x / 97) + np.cos(y / 61) + 2) * 50
+    image = np.stack([smooth + 10 * n + rng.integers(0, 12, smooth.shape) for n in range(3)], -1)
+    image = image.astype(np.uint8)
+    places = {
+        "as stored": rng.integers(0, side // TILE, (count, 2)) * TILE,
+        "anywhere": rng.integers(0, side - TILE, (count, 2)),
+    }
+    results: Results = {"tiles": count, "threads": threads}
+    for kind, options in KINDS.items():
+        path = folder / f"{kind}.tif"
+        tifffile.imwrite(path, image, tile=(TILE, TILE), photometric="rgb", metadata=None, **options)
+        for where, starts in places.items():
+            tasks = _tile_tasks(path, starts, threads, kind == "jpeg")
+            for task in tasks.values():
+                task()
+            results[f"{kind}, {where}"] = {"seconds": interleaved(tasks, args.rounds)}
+    return results
+
+
+def _tile_tasks(path: Path, starts: Any, threads: int, jpeg: bool) -> dict[str, Callable[[], float]]:
+    size = (TILE, TILE)
+
+    def ours() -> float:
+        with batchplant.open(path, cache=CACHE_BYTES) as reader:
+            array = reader.array("data")
+            out = np.empty((64, *size, 3), np.uint8)
+
+            def work() -> None:
+                for first in range(0, len(starts), len(out)):
+                    array.read_boxes(starts[first : first + len(out)], size, out)
+
+            return timed(work)
+
+    def parallel(read: Callable[[Any], Any]) -> float:
+        with ThreadPoolExecutor(threads) as pool:
+            return timed(lambda: deque(pool.map(read, starts), 0))
+
+    tasks = {"batchplant": ours}
+    try:
+        os.environ["GDAL_CACHEMAX"] = str(CACHE_BYTES >> 20)
+        import rasterio
+        from rasterio.windows import Window
+    except ImportError:
+        print("rasterio is not installed: its side is skipped")
+    else:
+        # A dataset of GDAL is for one thread.
+        local = threading.local()
+
+        def window(start: Any) -> Any:
+            if not hasattr(local, "file"):
+                local.file = rasterio.open(path)
+            return local.file.read(window=Window(start[1], start[0], *size))
+
+        same = batchplant.open(path).array("data")[: size[0], : size[1]]
+        assert jpeg or np.array_equal(np.moveaxis(window((0, 0)), 0, -1), same)
+        tasks["rasterio"] = lambda: parallel(window)
+    try:
+        import openslide
+    except ImportError:
+        print("openslide is not installed: its side is skipped")
+    else:
+        if jpeg:
+            slide = openslide.OpenSlide(str(path))
+            slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
+            tasks["openslide"] = lambda: parallel(
+                lambda start: np.asarray(slide.read_region((int(start[1]), int(start[0])), 0, size))
+            )
+    return tasks
+
+
+PARTS = {"medical": medical, "tiles": tiles}
 
 
 def main() -> None:

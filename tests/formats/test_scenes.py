@@ -323,7 +323,7 @@ LIES = {
     "height": (257, {"value": 0}),
     "tile width": (322, {"value": 2**30}), "no tile": (322, {"value": 0}), "offsets": (324, {"value": 2**31}),
     "fewer offsets": (324, {"count": 3}), "more offsets": (324, {"count": 2**31}),
-    "byte counts": (325, {"count": 2**30}),
+    "byte counts": (325, {"count": 2**30}), "samples": (258, {"count": 70_000}),
     "colours": (277, {"value": 2**16}), "bits": (258, {"count": 2**28}),
 }  # fmt: skip
 
@@ -349,3 +349,24 @@ def test_levels_that_lead_back(tmp_path):
     patched(path, 330, count=2**20)
     with pytest.raises(bp.DamagedError):
         bp.open(path)
+
+
+def test_requests_of_a_bucket(bucket, proxy, tmp_path, monkeypatch):
+    """A tile takes one request once the places of all tiles are remembered; opening again, a listing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    proxy.mend = True
+    values = RNG.integers(0, 60000, (2, 256, 512), dtype="u2")
+    for n in range(2):
+        path = written(tmp_path / f"{n}.tif", values[n], tile=(64, 64), extratags=geotags())
+        url = bucket.put(f"scenes/{n}.tif", path.read_bytes())
+    options = {"endpoint": proxy.endpoint, "format": "scenes", "index": "write"}
+    bp.open(url.rpartition("/")[0], **options).close()
+    proxy.reset()
+    with bp.open(url.rpartition("/")[0], **options) as data:
+        assert proxy.count("GET", "scenes/0.tif") + proxy.count("GET", "scenes/1.tif") == 0
+        places = [(n, 64 * y, 64 * x) for n in range(2) for y in range(4) for x in range(0, 8, 3)]
+        windows = bp.VolumePatches(data, size=(64, 64), positions=places)
+        for row, (n, y, x) in enumerate(places):
+            assert np.array_equal(windows[row]["data"], values[n, y : y + 64, x : x + 64])
+        requests = sum(proxy.count("GET", f"scenes/{n}.tif") for n in range(2))
+        assert requests <= 1.05 * len(places)

@@ -66,6 +66,7 @@ from .metadata import (
     written_v2,
     written_v3,
 )
+from .references import SUFFIX, ReferenceStore
 
 # -- style --------------------------------------------------------------------------------------------
 # Writing of Zarr stores: the documents of arrays, and the bytes of chunks.
@@ -215,17 +216,25 @@ class ZarrReader(GridReader):
     (fill) or an error (error), by default the latter in what we wrote; ``cache``: bytes of unpacked chunks
     kept; ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset,
     _FillValue, missing_value), or stay as they are stored, which without it is warned of; ``level``: of the
-    images and labels of OME-Zarr, 0 is the largest; ``channels``: of these images only some."""
+    images and labels of OME-Zarr, 0 is the largest; ``channels``: of these images only some;
+    ``references``: folders and URLs outside of its own folder that a document of kerchunk (``.json``, opened
+    with ``format="zarr"``) may name."""
 
     roots = ROOTS
 
     def __init__(
         self, path: str, *, fields: Iterable[str] | None = None, missing: str = "auto",
         cache: int | None = None, decode: bool | None = None, level: int = 0,
-        channels: Sequence[int] | None = None,
+        channels: Sequence[int] | None = None, references: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        self._references = [references] if isinstance(references, str) else list(references)
         self._level, self._channels = level, None if channels is None else list(channels)
         super().__init__(path, fields=fields, missing=missing, cache=cache, decode=decode)
+
+    def _open_store(self, path: str) -> Store:
+        if path.lower().endswith(SUFFIX):
+            return ReferenceStore(path, self._references)
+        return super()._open_store(path)
 
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         arrays = find(store)

@@ -77,7 +77,7 @@ class GridReader(PackedReader):
         self.path = path
         self._left_out: dict[str, str] = {}
         self._cache = ChunkCache(cache)
-        self.store = open_store(path, self.roots)
+        self.store = self._open_store(path)
         try:
             self._grids, self._top = self._find(self.store)
             metadata = self._top.get(METADATA_KEY)
@@ -104,6 +104,10 @@ class GridReader(PackedReader):
         self._metadata_hash = self.store.metadata
 
     # -- what a format implements ----------------------------------------------------------------------
+
+    def _open_store(self, path: str) -> Store:
+        """Return what has the documents and chunks."""
+        return open_store(path, self.roots)
 
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:
         """Every array, and the attributes of the top."""

@@ -19,7 +19,9 @@ CODES = {
     12: "f8", 13: "u4", 16: "u8", 17: "i8", 18: "u8",
 }  # fmt: skip
 RATIONALS = (5, 10)
-MAX_TAGS = 4096
+MAX_TAGS, MAX_VALUES, MAX_TEXT = 4096, 1 << 16, 64 << 20
+# Directories that overlap could be read without end: a tag has 12 bytes, and is read a few times.
+TAG_BYTES, READS, MAX_READ_TAGS = 12, 4, 1 << 22
 
 
 class Directory:
@@ -31,7 +33,8 @@ class Directory:
         code, width, number = ("Q", 20, "Q") if file.big else ("H", 12, "I")
         start = offset + struct.calcsize(order + code)
         (count,) = struct.unpack(order + code, source.view(offset, start - offset).tobytes())
-        if not 0 < count <= MAX_TAGS:
+        file.tags_left -= count
+        if not 0 < count <= MAX_TAGS or file.tags_left < 0:
             raise DamagedError(f"a directory claims {count} tags", offset=offset)
         end = start + width * count
         table = source.view(start, end - start + struct.calcsize(number)).tobytes()
@@ -50,9 +53,13 @@ class Directory:
     def __contains__(self, tag: int) -> bool:
         return tag in self._tags
 
-    def values(self, tag: int) -> npt.NDArray[Any]:
-        """Return the values of a tag; none where it is missing."""
+    def values(self, tag: int, most: int = MAX_VALUES) -> npt.NDArray[Any]:
+        """Return the values of a tag; none where it is missing, DamagedError for more than ``most``."""
         kind, count, where = self._tags.get(tag, (1, 0, 0))
+        if count > most:
+            raise DamagedError(
+                f"the tag {tag} has {count} values, and at most {most} are needed", offset=where
+            )
         dtype = np.dtype(self._file.order + CODES[kind])
         count *= 1 + (kind in RATIONALS)
         if not count:
@@ -71,7 +78,9 @@ class Directory:
         )
 
     def text(self, tag: int) -> str:
-        return self.values(tag).astype(np.uint8).tobytes().split(b"\0")[0].decode("utf-8", "replace")
+        return (
+            self.values(tag, MAX_TEXT).astype(np.uint8).tobytes().split(b"\0")[0].decode("utf-8", "replace")
+        )
 
 
 class TiffFile:
@@ -80,6 +89,7 @@ class TiffFile:
     def __init__(self, source: Source) -> None:
         head = source.view(0, min(16, source.size)).tobytes()
         self.source = source
+        self.tags_left = min(READS * (source.size // TAG_BYTES) + MAX_TAGS, MAX_READ_TAGS)
         self.order: Any = {b"II": "<", b"MM": ">"}.get(head[:2], "")
         version = int.from_bytes(head[2:4], "big" if self.order == ">" else "little")
         self.big = version == 43

@@ -149,8 +149,8 @@ def _fill(text: str, dtype: AnyDType) -> float:
 def tile_places(page: Directory, layout: Layout) -> tuple[I64, I64]:
     """Return where the tiles of a page are, and their sizes; those of size 0 were not written."""
     tiled = layout.tiled
-    starts, sizes = (page.values(tag) for tag in ((324, 325) if tiled else (273, 279)))
     count = math.prod(layout.grid)
+    starts, sizes = (page.values(tag, count) for tag in ((324, 325) if tiled else (273, 279)))
     if not len(sizes) and len(starts) == count == 1 and layout.plain:
         sizes = np.array([math.prod(layout.shape) * np.dtype(layout.dtype).itemsize])
     if not len(starts) == len(sizes) == count:

@@ -19,7 +19,6 @@ from .pages import Layout, tile_places
 MASK = 4
 # Pixels by which a level may differ from the size that its height implies.
 ROUNDED = 2
-MAX_OME_BYTES = 64 << 20
 
 
 @dataclasses.dataclass
@@ -112,7 +111,7 @@ def _is_level(full: Layout, last: Layout, layout: Layout) -> bool:
 
 def ome_axes(description: str) -> tuple[int, ...]:
     """Return the sizes of T, C and Z of OME-XML, slowest first, those above 1; none without OME-XML."""
-    if "<OME" not in description[:4096] or len(description) > MAX_OME_BYTES:
+    if "<OME" not in description[:4096]:
         return ()
     pixels: list[dict[str, str]] = []
     samples: list[int] = []
