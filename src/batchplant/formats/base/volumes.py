@@ -20,9 +20,9 @@ from ...data.arrays import Array, ChunkedArray, Index
 from ...data.arrays.base import Picks
 from ...data.keys import FormatKeys
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, located
+from ...errors import BatchplantError, DamagedError, DataError, OptionError, SchemaError, located
 from ...schema import Field, Schema, Tensor, Text
-from ...schema.columns import I64, AnyArray, AnyDType, Columns, Ragged
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Columns, Ragged
 from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
 from ...storage.compressed import UnpackedSource
@@ -94,10 +94,42 @@ class Slabs(ChunkedArray):
             (self.path, *index), lambda: self._values(index), lambda array: int(array.nbytes)
         )
 
+    def _load_chunks(self, indices: Sequence[Index]) -> Sequence[AnyArray | DataError]:
+        if not self._packed or isinstance(source := self._open(), UnpackedSource):
+            return super()._load_chunks(indices)
+
+        def unpack(numbers: list[int]) -> list[AnyArray]:
+            """Unpack slabs that follow one another together: each would begin before its start."""
+            runs = {number: self._run(indices[number]) for number in numbers}
+            starts = {start for start, _ in runs.values()}
+            slabs: dict[int, AnyArray] = {}
+            following: list[int] = []
+            for number in sorted(numbers, key=lambda number: runs[number][0]):
+                following.append(number)
+                start, end = runs[following[0]][0], runs[number][0] + self._bytes_of(runs[number][1])
+                if end in starts:
+                    continue
+                with located(path=self.path):
+                    data = source.view(start, end - start)
+                for row in following:
+                    first, shape = runs[row]
+                    part = data[first - start : first - start + self._bytes_of(shape)]
+                    slabs[row] = self._converted(part.copy(), shape)
+                following = []
+            return [slabs[number] for number in numbers]
+
+        keys = [(self.path, *index) for index in indices]
+        return self._cache.get_all(keys, unpack, lambda array: int(array.nbytes))
+
+    def _bytes_of(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) * self._run_dtype.itemsize
+
     def _values(self, index: Index) -> AnyArray:
         start, shape = self._run(index)
         with located(path=self.path):
-            data = self._open().view(start, math.prod(shape) * self._run_dtype.itemsize)
+            return self._converted(self._open().view(start, self._bytes_of(shape)), shape)
+
+    def _converted(self, data: U8, shape: tuple[int, ...]) -> AnyArray:
         values: AnyArray = np.ascontiguousarray(data).view(self._run_dtype).reshape(shape, order="F")
         if self._scale is not None:
             slope, intercept = self._scale
