@@ -112,6 +112,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
             "batchplant.formats.n5",
             "batchplant.formats.energon",
             "batchplant.formats.nifti",
+            "batchplant.formats.anndata",
         ),
         ("formats.base",),
     ),

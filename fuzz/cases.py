@@ -353,8 +353,24 @@ def _metadataset(folder: Path) -> Path:
     return folder / "seed.yaml"
 
 
+def _anndata(folder: Path) -> Path:
+    import h5py
+
+    with h5py.File(folder / "seed.h5ad", "w") as file:
+        for name, values in (("data", np.ones(90, "f4")), ("indices", np.arange(90) % 7)):
+            file.create_dataset(f"X/{name}", data=values, chunks=(32,), compression="gzip")
+        file["X/indptr"] = np.arange(0, 91, 9)
+        for frame, rows in (("obs", 10), ("var", 7)):
+            names = [f"{frame}{row}" for row in range(rows)]
+            file.create_dataset(f"{frame}/_index", data=names, dtype=h5py.string_dtype())
+        file["obs/type/codes"] = np.arange(10, dtype="i1") % 3 - 1
+        file.create_dataset("obs/type/categories", data=["B", "T"], dtype=h5py.string_dtype())
+    return folder / "seed.h5ad"
+
+
 # Formats that are only read, and of which there is no golden file.
 MAKERS: dict[str, Callable[[Path], Path]] = {
+    "anndata": _anndata,
     "energon": _energon,
     "metadataset": _metadataset,
     "kaldi": _kaldi,

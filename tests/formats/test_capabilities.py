@@ -25,6 +25,7 @@ import pytest
 from rich.console import Console
 
 import batchplant as bp
+import single_cell
 from batchplant.cli import formats as command
 from batchplant.cli import main
 from batchplant.codecs.media import image, video
@@ -306,8 +307,14 @@ def blended(folder: Path) -> Path:
     return folder / "data.yaml"
 
 
+def annotated(folder: Path) -> Path:
+    values = [np.frombuffer(bulk(number, bp.Bytes()), np.uint8) for number in range(COUNT)]
+    return Path(single_cell.make(folder / "data.h5ad", np.stack(values).astype(np.float32), "array"))
+
+
 # Formats that are only read.
 OTHERS = {
+    "anndata": annotated,
     "dicom": sliced,
     "energon": prepared,
     "metadataset": blended,
@@ -532,7 +539,7 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
         with read(copy, name) as reader:
             value = max((sample["data"] for sample in reader), key=len)
         assert flip_in(copy, value)
-    elif name in ("tiff", "nifti", "scenes", "dicom"):
+    elif name in ("tiff", "nifti", "scenes", "dicom", "anndata"):
         with read(copy, name) as reader:
             large = next(iter(reader[WANTED].values()))
             assert flip_in(copy, large.tobytes("F" if name in ("nifti", "dicom") else "C"))

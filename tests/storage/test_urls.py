@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+import single_cell
 from batchplant.formats import energon, nifti, registry
 from batchplant.jobs.summary import summarize
 from batchplant.ops import CenterCrop
@@ -167,8 +168,14 @@ def scenes(folder: Path) -> str:
     return "scenes"
 
 
+def annotated(folder: Path) -> str:
+    single_cell.make(folder / "cells.h5ad", chunks=(16,))
+    return "cells.h5ad"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
+    "anndata": annotated,
     "dicom": copied(GOLDEN / "dicom/slice.dcm"),
     "energon": prepared,
     "metadataset": blended,

@@ -85,12 +85,19 @@ def unpack_rows(field: Sparse, cells: Ragged) -> tuple[tuple[I64, AnyArray, AnyA
     for array, dtype, starts in _parts(field, cells, *arrays):
         size = dtype.itemsize
         _native.copy_runs(cells.data, starts, counts * size, as_bytes(array), offsets[:-1] * size)
-    indices = arrays[0]
-    if indices.size and not _native.are_below(indices.astype(np.int64, copy=False), field.shape[0]):
-        wrong = (indices < 0) | (indices >= field.shape[0])
-        rows = np.searchsorted(offsets, np.flatnonzero(wrong), "right") - 1
-        bad |= dict.fromkeys(np.unique(rows).tolist(), f"a column is none of {field.shape[0]}")
-    return (offsets, indices, arrays[1]), bad
+    for row in rows_outside(arrays[0], offsets, field.shape[0]):
+        bad[row] = f"a column is none of {field.shape[0]}"
+    return (offsets, arrays[0], arrays[1]), bad
+
+
+def rows_outside(indices: AnyArray, indptr: I64, columns: int) -> list[int]:
+    """Return the rows that have a number which is none of a column."""
+    # A negative number is a large one.
+    unsigned = indices.view(f"u{indices.itemsize}")
+    if not indices.size or int(unsigned.max()) < columns:
+        return []
+    rows = np.searchsorted(indptr, np.flatnonzero(unsigned >= columns), "right") - 1
+    return [int(row) for row in np.unique(rows)]
 
 
 def _parts(field: Sparse, cells: Ragged, indices: AnyArray, values: AnyArray) -> list[Any]:

@@ -8,6 +8,7 @@ from .base.format import Outline
 # fmt: off
 # ruff: noqa: E501
 OUTLINES: dict[str, Outline] = {
+    "anndata": Outline((".h5ad",)),
     "arrayrecord": Outline((".array_record", ".arrayrecord"), side_cars=("{name}.schema.json",)),
     "arrow": Outline((".arrow", ".feather", ".ipc", ".arrows"), folder=None),
     "audiofolder": Outline((), folder=True, media="audio"),

@@ -115,6 +115,16 @@ class Array:
         with located(path=self.path, field=self.field):
             self._boxes(list(self._clipped(starts, size, rows)), out)
 
+    def read_runs(self, starts: I64, counts: I64) -> AnyArray:
+        """Return runs of values of an array of one axis, one run after another; all lie inside."""
+        with located(path=self.path, field=self.field):
+            self._check_size(int(counts.sum()))
+            return self._runs_of(starts, counts)
+
+    def _runs_of(self, starts: I64, counts: I64) -> AnyArray:
+        runs = [self._take((range(start, end),)) for start, end in zip(starts, starts + counts, strict=True)]
+        return np.concatenate([np.empty(0, self.dtype), *runs])
+
     def ranges(self, starts: I64, size: Sequence[int]) -> Spans | None:
         """Return the byte ranges of these boxes; None if unknown."""
         return self._ranges(list(self._clipped(starts, size, np.arange(len(starts)))))

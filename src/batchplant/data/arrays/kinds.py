@@ -92,6 +92,14 @@ class ChunkedArray(Array):
         read_chunks(boxes, self._load_chunks, out, self._chunk_bytes)
         return out
 
+    def _runs_of(self, starts: I64, counts: I64) -> AnyArray:
+        ends = np.cumsum(counts)
+        out = np.empty(int(ends[-1]) if len(ends) else 0, dtype=self.dtype)
+        table = np.stack([starts, counts, ends - counts], axis=1)[counts > 0]
+        boxes = _native.ChunkBoxes(np.ascontiguousarray(table)[:, :, None], [1], self.chunks)
+        read_chunks(boxes, self._load_chunks, out, self._chunk_bytes)
+        return out
+
     def _touched(self, starts: I64, size: Sequence[int]) -> tuple[_native.ChunkBoxes, I64]:
         """Return those parts of boxes of one size that lie in the array, and which boxes they are of."""
         inner, axes = self.shape[len(size) :], len(size)
@@ -146,6 +154,9 @@ class RunArray(Array):
         last = picks[axis]
         inner = math.prod(self.shape[axis + 1 :])
         return starts + last.start * strides[axis], (last[-1] + 1 - last.start) * inner, axis
+
+    def _runs_of(self, starts: I64, counts: I64) -> AnyArray:
+        return self._decode(self._source.gather(self._start + starts * self._item, counts * self._item).data)
 
     def _take(self, picks: Picks) -> AnyArray:
         if not all(picks):
