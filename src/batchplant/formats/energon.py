@@ -83,8 +83,8 @@ class EnergonReader(ReaderWrapper):
         base = open_reader([join(path, name) for name in names])
         try:
             if len(base) != sum(counts[name] for name in names):
-                said = sum(counts[name] for name in names)
-                raise DamagedError(f"{len(base)} samples are there, and {FOLDER} has {said}", path=path)
+                listed = sum(counts[name] for name in names)
+                raise DamagedError(f"{len(base)} samples are there, and {FOLDER} has {listed}", path=path)
             left_out = set(_numbers(names, counts, excluded))
             if left_out:
                 base = base.subset([row for row in range(len(base)) if row not in left_out])

@@ -95,9 +95,9 @@ class NemoReader(ReaderWrapper):
 def _paths(folder: str, pattern: str) -> list[str]:
     paths = []
     for text in braces(pattern):
-        whole = text if text.startswith("/") or "://" in text else join(folder, text)
-        whole = like(folder, posixpath.normpath(whole) if "://" not in whole else whole)
-        paths += naturally(tree.glob(whole)) if tree.has_magic(whole) else [whole]
+        location = text if text.startswith("/") or "://" in text else join(folder, text)
+        location = like(folder, posixpath.normpath(location) if "://" not in location else location)
+        paths += naturally(tree.glob(location)) if tree.has_magic(location) else [location]
     return paths
 
 
@@ -107,16 +107,16 @@ def _rows(table: Reader, archives: dict[int, Archive]) -> tuple[I32, I64]:
     columns = table.read(range(len(table)), [AUDIO, SHARD] if sharded else [AUDIO])
     names = columns[AUDIO]
     assert isinstance(names, Ragged)
-    places = {shard: place for place, shard in enumerate(archives)}
+    places = {shard: index for index, shard in enumerate(archives)}
     shards = np.asarray(columns[SHARD]).tolist() if sharded else [None] * len(table)
     archive, member = np.zeros(len(table), dtype=np.int32), np.full(len(table), -2, dtype=np.int64)
     for row, (cell, shard) in enumerate(zip(names, shards, strict=True)):
         stem = posixpath.splitext(posixpath.basename(b"" if cell is None else cell.tobytes()))[0].decode()
         for number in archives if shard is None else [shard]:
             stems = archives[number].by_stem
-            found = stems.get(stem, stems.get(REPEATED.sub("", stem), -2))
-            if found >= 0:
-                archive[row], member[row] = places[number], found
+            index = stems.get(stem, stems.get(REPEATED.sub("", stem), -2))
+            if index >= 0:
+                archive[row], member[row] = places[number], index
                 break
     return archive, member
 

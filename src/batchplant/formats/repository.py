@@ -52,8 +52,8 @@ def _chosen(kind: str, name: str | None, names: list[str]) -> str:
 
 
 def _files(path: str, pattern: str) -> list[str]:
-    whole = like(path, join(path, pattern))
-    files = naturally(tree.glob(whole)) if tree.has_magic(whole) else [whole]
+    complete = like(path, join(path, pattern))
+    files = naturally(tree.glob(complete)) if tree.has_magic(complete) else [complete]
     if not files:
         raise DamagedError(f"no file matches {pattern!r}, which the card names")
     return files

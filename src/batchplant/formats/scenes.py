@@ -153,11 +153,11 @@ class SceneReader(Reader):
             scenes[field] = []
             for layout, geo, first, end in document[field]:
                 lists = {name: tuple(layout[name]) for name in ("shape", "chunks")}
-                made = Layout(**{**layout, **lists, "tables": bytes.fromhex(layout["tables"])})
+                parsed = Layout(**{**layout, **lists, "tables": bytes.fromhex(layout["tables"])})
                 geo = {
                     name: tuple(value) if isinstance(value, list) else value for name, value in geo.items()
                 }
-                scenes[field].append(Scene(made, geo, int(first), int(end)))
+                scenes[field].append(Scene(parsed, geo, int(first), int(end)))
             if len(scenes[field]) != len(names):
                 raise ValueError(f"{len(scenes[field])} scenes of {len(names)} files")
         return scenes, starts, sizes
@@ -249,8 +249,8 @@ class SceneReader(Reader):
         for field in fields:
             for row in indices.tolist() if field in self._files else ():
                 pages = self._pages(field, row)
-                found = pages.ranges(np.zeros((1, pages.ndim), dtype=np.int64), pages.shape)
-                spans += [] if found is None else [found]
+                ranges = pages.ranges(np.zeros((1, pages.ndim), dtype=np.int64), pages.shape)
+                spans += [] if ranges is None else [ranges]
         return concat_spans(spans)
 
     def window_of(self, sample: int, bounds: Sequence[float]) -> tuple[slice, slice]:

@@ -184,10 +184,10 @@ class SqliteReader(Reader):
         rows: list[tuple[Any, ...]] = []
         for run in np.split(unique, np.flatnonzero(np.diff(unique) > 1) + 1) if len(unique) else []:
             rowids = [int(self._rowids[row]) for row in run]
-            found = self._query(query, rowids[0], rowids[-1])
-            if [row[0] for row in found] != rowids:
+            answer = self._query(query, rowids[0], rowids[-1])
+            if [row[0] for row in answer] != rowids:
                 raise DamagedError("rows are missing in the table", path=self.path, sample=int(run[0]))
-            rows += found
+            rows += answer
         columns = Columns()
         for number, name in enumerate(fields, 1):
             field, cells = self.schema[name], []

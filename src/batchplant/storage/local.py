@@ -77,8 +77,8 @@ class ReadaheadBuffers:
 
     def view(self, start: int, size: int) -> U8 | None:
         """These bytes, if they were read ahead."""
-        found = self.find_one(start, size)
-        return None if found is None else found[0][found[1] :][:size]
+        run = self.find_one(start, size)
+        return None if run is None else run[0][run[1] :][:size]
 
     def find_one(self, start: int, size: int) -> tuple[U8, int] | None:
         """Return the memory that holds a run, and its offset in it."""
@@ -153,8 +153,8 @@ class MappedSource(Source):
         if start + size <= len(self._first):
             # A copy, or one that is kept would keep all of them.
             return np.frombuffer(self._first[start : start + size], np.uint8)
-        found = self.buffers.view(start, size) if self.buffers else None
-        return self.data[start : start + size] if found is None else found
+        data = self.buffers.view(start, size) if self.buffers else None
+        return self.data[start : start + size] if data is None else data
 
     def placed(self, starts: I64, sizes: I64) -> tuple[U8, I64]:
         """Memory that has these runs, and where in it they begin: what was read ahead, or the whole file."""
@@ -175,10 +175,10 @@ class MappedSource(Source):
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
         if self.buffers:
-            left = self.buffers.copy(starts, sizes, out, out_starts)
-            if not len(left):
+            missing = self.buffers.copy(starts, sizes, out, out_starts)
+            if not len(missing):
                 return
-            starts, sizes, out_starts = starts[left], sizes[left], out_starts[left]
+            starts, sizes, out_starts = starts[missing], sizes[missing], out_starts[missing]
         if self._warm(starts, sizes) or not self._fetch(starts, sizes, out, out_starts):
             _native.copy_runs(self.data, starts, sizes, out, out_starts)
 
@@ -188,9 +188,9 @@ class MappedSource(Source):
         if not self.buffers and self.can_check_residency(starts):
             starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
             check = self._should_check(starts)
-            found = self._note_residency(check, _native.gather_runs(self.data, starts, sizes, check))
-            if found is not None:
-                return Ragged(*found)
+            cells = self._note_residency(check, _native.gather_runs(self.data, starts, sizes, check))
+            if cells is not None:
+                return Ragged(*cells)
         return super().gather(starts, sizes)
 
     def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
@@ -198,11 +198,11 @@ class MappedSource(Source):
         if not self.buffers and self.can_check_residency(rows):
             rows = np.ascontiguousarray(rows)
             check = self._should_check(rows)
-            found = self._note_residency(
+            cells = self._note_residency(
                 check, _native.gather_strided(self.data, start, stride, width, rows, check)
             )
-            if found is not None:
-                return found.reshape(-1, width)
+            if cells is not None:
+                return cells.reshape(-1, width)
         return super().gather_rows(start, stride, width, rows)
 
     def gather_checked(
@@ -212,11 +212,11 @@ class MappedSource(Source):
         if not self.buffers and self.can_check_residency(starts):
             starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
             check = self._should_check(starts)
-            found = self._note_residency(
+            cells = self._note_residency(
                 check, _native.gather_runs_crc32(self.data, starts, sizes, sums, which, check)
             )
-            if found is not None:
-                return Ragged(found[0], found[1]), found[2]
+            if cells is not None:
+                return Ragged(cells[0], cells[1]), cells[2]
         return super().gather_checked(starts, sizes, sums, which)
 
     def peek(self, runs: Sequence[tuple[int, int]]) -> bytes:
@@ -226,18 +226,18 @@ class MappedSource(Source):
         fd = self._reopen()
         if fd is None:
             return super().peek(runs)
-        found = []
+        parts = []
         try:
             for start, size in runs:
                 self.check_bounds(start, size)
-                found.append(os.pread(fd, size, start))
-                if len(found[-1]) < size:
+                parts.append(os.pread(fd, size, start))
+                if len(parts[-1]) < size:
                     raise DamagedError(SHORTER, path=self.path, offset=start)
         except OSError as error:
             raise AccessError(str(error.strerror or error), path=self.path) from None
         finally:
             os.close(fd)
-        return b"".join(found)
+        return b"".join(parts)
 
     def _should_check(self, runs: I64) -> bool:
         """Whether to ask if runs are in memory. That takes time: where the last were, only now and then."""
@@ -254,11 +254,11 @@ class MappedSource(Source):
         self.was_warm = self._residency_known and self._in_memory(starts, sizes)
         return self.was_warm
 
-    def _note_residency(self, checked: bool, found: T | None) -> T | None:
+    def _note_residency(self, checked: bool, result: T | None) -> T | None:
         # A few runs that nobody looked at tell nothing.
         if checked:
-            self.was_warm = found is not None
-        return found
+            self.was_warm = result is not None
+        return result
 
     def can_check_residency(self, starts: I64) -> bool:
         """Whether Linux says if these runs are in memory, or they are too few for it to matter."""

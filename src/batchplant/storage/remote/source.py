@@ -150,21 +150,21 @@ class PooledSource(Source):
 class RemoteSource(PooledSource):
     """A URL, read by range.
 
-    ``known``: what a listing told about it. ``heads``: first bytes of files by URL, from others for others.
+    ``entry``: what a listing told about it. ``heads``: first bytes of files by URL, from others for others.
     """
 
-    def __init__(self, path: str, known: Entry | None = None, heads: dict[str, Got] | None = None) -> None:
+    def __init__(self, path: str, entry: Entry | None = None, heads: dict[str, Got] | None = None) -> None:
         client, name = client_of(path)
         first = None if heads is None else heads.get(str(path))
         if first is not None:
-            known = Entry(name, first.size, first.tag)
-        elif known is None:
+            entry = Entry(name, first.size, first.tag)
+        elif entry is None:
             first = _first(client, name)
-            known = Entry(name, first.size, first.tag)
+            entry = Entry(name, first.size, first.tag)
             if heads is not None:
                 heads[str(path)] = first
-        super().__init__(path, known.size)
-        self.tag = known.tag
+        super().__init__(path, entry.size)
+        self.tag = entry.tag
         self._attach(client, name)
         if first is not None:
             self.head = first.data
@@ -177,8 +177,8 @@ class RemoteSource(PooledSource):
     def _attach(self, client: Client, name: str) -> None:
         options = client.options
         disk = None
-        said = repr((str(place_of(self.path)[1:3]), options.endpoint, self.size, self.tag))
-        key = hashlib.blake2b(said.encode(), digest_size=20).hexdigest()
+        identity = repr((str(place_of(self.path)[1:3]), options.endpoint, self.size, self.tag))
+        key = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
         # Without a tag nothing tells whether what lies there is still the same.
         if options.cache and self.tag:
             disk = open_cache(options.cache, _or(options.cache_bytes, DEFAULT_CACHE_BYTES))
@@ -227,11 +227,11 @@ class RemoteSource(PooledSource):
         return pool.read(object, start, start + size)
 
     def _gather(self, starts: I64, sizes: I64, out: U8, out_starts: I64) -> None:
-        known = starts + sizes <= len(self.head)
-        if known.any():
-            _native.copy_runs(self.head, starts[known], sizes[known], out, out_starts[known])
+        in_head = starts + sizes <= len(self.head)
+        if in_head.any():
+            _native.copy_runs(self.head, starts[in_head], sizes[in_head], out, out_starts[in_head])
         # A range of no bytes cannot be asked for.
-        some = np.flatnonzero(sizes * ~known)
+        some = np.flatnonzero(sizes * ~in_head)
         if not len(some):
             return
         starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
@@ -242,9 +242,9 @@ class RemoteSource(PooledSource):
         # Not more at a time than the pool should hold.
         first = 0
         while first < len(ranges):
-            last, left = first, pool.max_bytes // 2
-            while last < len(ranges) and (last == first or left > 0):
-                left -= ranges[last][1] - ranges[last][0]
+            last, remaining = first, pool.max_bytes // 2
+            while last < len(ranges) and (last == first or remaining > 0):
+                remaining -= ranges[last][1] - ranges[last][0]
                 last += 1
             rows = np.flatnonzero((where >= first) & (where < last))
             pool.gather(object, ranges[first:last], starts[rows], sizes[rows], out, out_starts[rows])
@@ -316,17 +316,17 @@ def _first(client: Client, name: str) -> Got:
             raise
         except AccessError as error:
             # An empty object has no range.
-            found = client.head(name)
-            if found.size:
+            entry = client.head(name)
+            if entry.size:
                 raise error from None
-            return Got(np.empty(0, dtype=np.uint8), 0, found.tag)
+            return Got(np.empty(0, dtype=np.uint8), 0, entry.tag)
         if got.size < 0:
-            found = client.head(name)
-            return Got(got.data, found.size, found.tag)
+            entry = client.head(name)
+            return Got(got.data, entry.size, entry.tag)
         return got
 
-    made: Got = fetcher().submit(ask, 0, NOW).future.result()
-    return made
+    first: Got = fetcher().submit(ask, 0, NOW).future.result()
+    return first
 
 
 def fetch_whole(url: str) -> U8 | None:
@@ -356,9 +356,9 @@ class Objects:
         self._recent: OrderedDict[str, RemoteSource] = OrderedDict()
         self._lock = threading.Lock()
 
-    def open(self, url: str, known: Entry) -> RemoteSource:
+    def open(self, url: str, entry: Entry) -> RemoteSource:
         """Open an object and keep it open for a while."""
-        source = self._open(url, known)
+        source = self._open(url, entry)
         with self._lock:
             self._recent[str(url)] = source
             self._recent.move_to_end(str(url))
@@ -372,10 +372,10 @@ class Objects:
             source = self._recent.get(str(url))
         return None if source is None or source.closed else source
 
-    def _open(self, url: str, known: Entry) -> RemoteSource:
+    def _open(self, url: str, entry: Entry) -> RemoteSource:
         source = self.opened(url)
         # It may be open as it was before it changed.
-        return source if source is not None and source.tag == known.tag else RemoteSource(url, known)
+        return source if source is not None and source.tag == entry.tag else RemoteSource(url, entry)
 
     def fetch(self, urls: Sequence[str], entries: Sequence[Entry | None]) -> Iterator[U8 | None]:
         """Yield all bytes of each object, in order; None for a missing one. All are requested at once.

@@ -108,8 +108,8 @@ class Subject:
             path = shown(self.reader.where(sample))
         # Some formats have no keys.
         with contextlib.suppress(BatchplantError, StopIteration):
-            found = next(iter(self.reader.subset([sample]).keys()))
-            key = found.decode("utf-8", "backslashreplace") if isinstance(found, bytes) else str(found)
+            cell = next(iter(self.reader.subset([sample]).keys()))
+            key = cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else str(cell)
         return Example(sample, field, key, path, said)
 
 

@@ -37,15 +37,15 @@ class NodeDisk:
         self._key = key_of(0, 0, PURPOSE)
 
     def has(self, key: str, number: int) -> bool:
-        known = self._due.get((key, number))
-        if known is not None:
-            if known[0] < self._clock.now:
-                self._due[key, number] = self._clock.now, known[1]
+        due = self._due.get((key, number))
+        if due is not None:
+            if due[0] < self._clock.now:
+                self._due[key, number] = self._clock.now, due[1]
             return True
         if not self._found:
             return False
-        at = np.array([(int(key) << 20) + number])
-        return bool(uniform(self._key, at)[0] < self._found)
+        draws = np.array([(int(key) << 20) + number])
+        return bool(uniform(self._key, draws)[0] < self._found)
 
     def keep(self, key: str, number: int, size: int) -> None:
         if (key, number) in self._due:
@@ -59,7 +59,7 @@ class NodeDisk:
 
     def _evict(self, wanted: int) -> None:
         now = int(self._clock.now * 1e9)
-        last = sorted(self._due, key=lambda one: needed(int(self._due[one][0] * 1e9), now))
+        last = sorted(self._due, key=lambda chunk: needed(int(self._due[chunk][0] * 1e9), now))
         while last and wanted > 0:
             size = self._due.pop(last.pop())[1]
             self._bytes -= size
@@ -105,8 +105,8 @@ def hit_rates(plan: Plan, kept: float) -> tuple[float, float]:
     for number, cells in enumerate(epochs[:-1]):
         then = dict(zip(epochs[number + 1].tolist(), range(CELLS), strict=False))
         hits = 0
-        for at, cell in enumerate(cells.tolist()):
-            clock.now = float(number * CELLS + at)
+        for row, cell in enumerate(cells.tolist()):
+            clock.now = float(number * CELLS + row)
             hits += disk.has("", cell)
             disk.keep("", cell, 1)
             if plan.data.samples <= PrefetchTuning.max_planned_samples and cell in then:
@@ -124,5 +124,5 @@ def _epochs(plan: Plan, part: float) -> Iterator[I64]:
         if plan.loader.order == "sequential":
             yield np.arange(many)
         else:
-            found = rng.permutation(CELLS)[:many]
-            yield np.sort(found) if plan.loader.order == "windowed" else found
+            cells = rng.permutation(CELLS)[:many]
+            yield np.sort(cells) if plan.loader.order == "windowed" else cells

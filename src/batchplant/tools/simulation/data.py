@@ -36,23 +36,23 @@ class Dataset:
         """Where samples begin in their files: all but the first of a run a little later than on average."""
         data = self.plan.data
         moved = uniform(self._key, samples) * data.varies * data.sample_bytes
-        place = samples % self.each
-        # What begins at a fixed place: a file, and a block where blocks are aligned.
+        position = samples % self.each
+        # What begins at a fixed position: a file, and a block where blocks are aligned.
         run = self.plan.samples_per_block if self._aligned else self.each
-        block, within = np.divmod(place, run)
+        block, within = np.divmod(position, run)
         moved[within == 0] = 0
         begin = block * (data.block_bytes if self._aligned else run * self._stride)
-        found: I64 = begin + within * self._stride + moved.astype(np.int64)
-        return found
+        starts: I64 = begin + within * self._stride + moved.astype(np.int64)
+        return starts
 
     def sizes(self, samples: I64) -> I64:
         """Up to the gap before the next one, or where that would be, where the next is in another run."""
         data, run = self.plan.data, self.plan.samples_per_block if self._aligned else self.each
         ends = self._borders(samples + 1)
         last = ((samples + 1) % self.each % run == 0) | (samples + 1 == len(self))
-        place = samples[last] % self.each
-        begin = place // run * (data.block_bytes if self._aligned else run * self._stride)
-        ends[last] = begin + (place % run + 1) * self._stride
+        position = samples[last] % self.each
+        begin = position // run * (data.block_bytes if self._aligned else run * self._stride)
+        ends[last] = begin + (position % run + 1) * self._stride
         return ends - self._borders(samples) - data.gap_bytes
 
     def file_size(self, number: int) -> int:
@@ -63,7 +63,7 @@ class Dataset:
     def ranges(self, fields: Sequence[str] | None, indices: Any) -> Spans:
         samples = np.asarray(indices, dtype=np.int64)
         files, file = np.unique(samples // self.each, return_inverse=True)
-        names = [str(one) for one in files.tolist()]
+        names = [str(file) for file in files.tolist()]
         return Spans(names, self._borders(samples), self.sizes(samples), file.reshape(-1).astype(np.int32))
 
 
@@ -103,8 +103,8 @@ def _block_sizes(plan: Plan) -> I64:
     """Samples of every block; the last of a file may be smaller."""
 
     def of_file(samples: int) -> I64:
-        whole, rest = divmod(samples, plan.samples_per_block)
-        return np.array([plan.samples_per_block] * whole + ([rest] if rest else []), dtype=np.int64)
+        full, remaining = divmod(samples, plan.samples_per_block)
+        return np.array([plan.samples_per_block] * full + ([remaining] if remaining else []), dtype=np.int64)
 
-    files, rest = divmod(plan.data.samples, plan.samples_per_file)
-    return np.concatenate([np.tile(of_file(plan.samples_per_file), files), of_file(rest)])
+    files, remaining = divmod(plan.data.samples, plan.samples_per_file)
+    return np.concatenate([np.tile(of_file(plan.samples_per_file), files), of_file(remaining)])

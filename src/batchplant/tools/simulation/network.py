@@ -70,8 +70,8 @@ class Link:
     def _expect(self) -> None:
         self._plan += 1
         if self._under_way:
-            left = max(0.0, self._under_way[0][0] - self._done)
-            self._clock.after(left / self._rate(), partial(self._arrive, self._plan))
+            remaining = max(0.0, self._under_way[0][0] - self._done)
+            self._clock.after(remaining / self._rate(), partial(self._arrive, self._plan))
 
     def _arrive(self, plan: int) -> None:
         # Another transfer has begun or ended since.
@@ -209,8 +209,8 @@ class Fetching:
         self._leave(number)
         if not task.settled:
             task.settled = True
-            for other in [one for one, held in self._running.items() if held is task]:
-                self._leave(other)
+            for key in [name for name, held in self._running.items() if held is task]:
+                self._leave(key)
             need.then()
             task.future.set_result(Loaded(EMPTY, need.mapped))
         self._took.append((task.size, self._clock.now - task.began))

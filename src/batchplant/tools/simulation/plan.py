@@ -24,79 +24,79 @@ SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, 
 Take = Callable[[str, Any], Any]
 
 
-def count(name: str, given: Any) -> int:
+def count(name: str, value: Any) -> int:
     """1000000, 1e9, 1_000_000."""
     try:
-        number = float(str(given).replace("_", "").replace(",", ""))
+        number = float(str(value).replace("_", "").replace(",", ""))
     except ValueError:
-        raise OptionError(f"{name} is a number, such as 1e9, not {given!r}") from None
-    if isinstance(given, bool) or not number.is_integer() or not 0 <= number <= 2**48:
-        raise OptionError(f"{name} is a whole number of at most 2**48, not {given!r}")
+        raise OptionError(f"{name} is a number, such as 1e9, not {value!r}") from None
+    if isinstance(value, bool) or not number.is_integer() or not 0 <= number <= 2**48:
+        raise OptionError(f"{name} is a whole number of at most 2**48, not {value!r}")
     return int(number)
 
 
-def number(name: str, given: Any) -> float:
+def number(name: str, value: Any) -> float:
     try:
-        found = float(given)
+        result = float(value)
     except (TypeError, ValueError):
-        raise OptionError(f"{name} is a number, not {given!r}") from None
-    if isinstance(given, bool) or not 0 <= found < math.inf:
-        raise OptionError(f"{name} is a number that is not below 0, not {given!r}")
-    return found
+        raise OptionError(f"{name} is a number, not {value!r}") from None
+    if isinstance(value, bool) or not 0 <= result < math.inf:
+        raise OptionError(f"{name} is a number that is not below 0, not {value!r}")
+    return result
 
 
-def share(name: str, given: Any) -> float:
-    found = number(name, given)
-    if found >= 1:
-        raise OptionError(f"{name} is a share below 1, not {given!r}")
-    return found
+def share(name: str, value: Any) -> float:
+    result = number(name, value)
+    if result >= 1:
+        raise OptionError(f"{name} is a share below 1, not {value!r}")
+    return result
 
 
-def size(name: str, given: Any) -> int:
+def size(name: str, value: Any) -> int:
     """100kB, 64 MiB, 4TB."""
-    return bytes_of(name, int(given) if isinstance(given, float) and given.is_integer() else given)
+    return bytes_of(name, int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def mean_size(name: str, given: Any) -> float:
+def mean_size(name: str, value: Any) -> float:
     """Bytes on average, which may be a fraction: 16, 0.5, 2kB."""
     try:
-        return number(name, given)
+        return number(name, value)
     except OptionError:
-        return size_of(name, given)
+        return size_of(name, value)
 
 
-def rate(name: str, given: Any) -> float:
+def rate(name: str, value: Any) -> float:
     """Bytes per second: 3GB/s, 25Gbit/s."""
-    text = re.sub(r"(/s|ps)\s*$", "", str(given).strip())
+    text = re.sub(r"(/s|ps)\s*$", "", str(value).strip())
     bits = BITS.fullmatch(text)
     if bits is not None:
         return float(bits[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[bits[2].lower()] / 8
     try:
-        return float(bytes_of(name, given if isinstance(given, int) else text))
+        return float(bytes_of(name, value if isinstance(value, int) else text))
     except OptionError:
-        raise OptionError(f"{name} is bytes per second, such as 3GB/s or 25Gbit/s, not {given!r}") from None
+        raise OptionError(f"{name} is bytes per second, such as 3GB/s or 25Gbit/s, not {value!r}") from None
 
 
-def seconds(name: str, given: Any) -> float:
+def seconds(name: str, value: Any) -> float:
     """0.03, 30ms, 2s."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-zµ]*)\s*", str(given))
-    if found is None or found[2] not in SECONDS:
-        raise OptionError(f"{name} is a time, such as 30ms, not {given!r}")
-    return float(found[1]) * SECONDS[found[2]]
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-zµ]*)\s*", str(value))
+    if match is None or match[2] not in SECONDS:
+        raise OptionError(f"{name} is a time, such as 30ms, not {value!r}")
+    return float(match[1]) * SECONDS[match[2]]
 
 
-def flag(name: str, given: Any) -> bool:
-    if isinstance(given, bool):
-        return given
-    if str(given).lower() not in ("true", "false", "yes", "no"):
-        raise OptionError(f"{name} is true or false, not {given!r}")
-    return str(given).lower() in ("true", "yes")
+def flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in ("true", "false", "yes", "no"):
+        raise OptionError(f"{name} is true or false, not {value!r}")
+    return str(value).lower() in ("true", "yes")
 
 
-def order_name(name: str, given: Any) -> str:
-    if given not in ORDERS:
-        raise OptionError(f"{name} is none of {listed(ORDERS)}: {given!r}{near(str(given), ORDERS)}")
-    return str(given)
+def order_name(name: str, value: Any) -> str:
+    if value not in ORDERS:
+        raise OptionError(f"{name} is none of {listed(ORDERS)}: {value!r}{near(str(value), ORDERS)}")
+    return str(value)
 
 
 def _is(take: Take, default: Any, about: str, shown: str | None = None) -> Any:
@@ -225,9 +225,9 @@ class Plan:
 
     @property
     def blocks(self) -> int:
-        whole, rest = divmod(self.data.samples, self.samples_per_file)
+        full_files, remaining = divmod(self.data.samples, self.samples_per_file)
         in_file = -(-self.samples_per_file // self.samples_per_block)
-        return whole * in_file + -(-rest // self.samples_per_block)
+        return full_files * in_file + -(-remaining // self.samples_per_block)
 
     @property
     def period(self) -> int:
@@ -266,16 +266,16 @@ class Plan:
         for section, values in sections.items():
             kind = SECTIONS.get(section)
             if kind is None:
-                said = f"; the parts are {listed(SECTIONS)}"
-                raise OptionError(f"a plan has no part {section!r}{near(section, SECTIONS)}{said}")
+                choices = f"; the parts are {listed(SECTIONS)}"
+                raise OptionError(f"a plan has no part {section!r}{near(section, SECTIONS)}{choices}")
             if not isinstance(values, Mapping):
                 raise OptionError(f"{section} holds names and values, such as {_names(kind)[0]}")
-            known = {one.name: one for one in dataclasses.fields(kind)}
+            entries = {field.name: field for field in dataclasses.fields(kind)}
             for name in values:
-                if name not in known:
-                    said = f"{near(str(name), known)}; there are {listed(known)}"
-                    raise OptionError(f"{section} has no {name!r}{said}")
-            taken = {name: known[name].metadata["take"](name, value) for name, value in values.items()}
+                if name not in entries:
+                    choices = f"{near(str(name), entries)}; there are {listed(entries)}"
+                    raise OptionError(f"{section} has no {name!r}{choices}")
+            taken = {name: entries[name].metadata["take"](name, value) for name, value in values.items()}
             changed[section] = dataclasses.replace(getattr(self, section), **taken)
         return dataclasses.replace(self, **changed)
 
@@ -298,17 +298,17 @@ SECTIONS: dict[str, type[Any]] = {
 
 def _holder(name: str) -> str:
     """The part that has this name."""
-    found = [one for one, kind in SECTIONS.items() if name in _names(kind)]
-    if not found:
-        known = sorted({one for kind in SECTIONS.values() for one in _names(kind)})
-        raise OptionError(f"a plan has no {name!r}{near(name, known)}; `--example` shows one")
-    if len(found) > 1:
-        raise OptionError(f"which {name}: {' or '.join(f'{one}.{name}' for one in found)}?")
-    return found[0]
+    sections = [section for section, kind in SECTIONS.items() if name in _names(kind)]
+    if not sections:
+        names = sorted({section for kind in SECTIONS.values() for section in _names(kind)})
+        raise OptionError(f"a plan has no {name!r}{near(name, names)}; `--example` shows one")
+    if len(sections) > 1:
+        raise OptionError(f"which {name}: {' or '.join(f'{section}.{name}' for section in sections)}?")
+    return sections[0]
 
 
 def _names(kind: type[Any]) -> list[str]:
-    return [one.name for one in dataclasses.fields(kind)]
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def example() -> str:
@@ -322,11 +322,13 @@ def _lines() -> Iterator[str]:
         yield ""
         yield f"# {kind.__doc__}"
         yield f"{section}:"
-        for one in dataclasses.fields(kind):
-            default: Any = one.default
-            value = one.metadata["shown"] or (str(default).lower() if isinstance(default, bool) else default)
+        for field in dataclasses.fields(kind):
+            default: Any = field.default
+            value = field.metadata["shown"] or (
+                str(default).lower() if isinstance(default, bool) else default
+            )
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            yield f"  {f'{one.name}: {text}':<25} # {one.metadata['about']}"
+            yield f"  {f'{field.name}: {text}':<25} # {field.metadata['about']}"
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:

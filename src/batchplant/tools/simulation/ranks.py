@@ -36,13 +36,13 @@ class SimulatedObject(PooledObject):
 
     def load(self, start: int, end: int) -> Need:
         """Return what these bytes cost, by the rules of a RemoteObject."""
-        fetched = requests = kept = 0
+        fetched = requests = on_disk = 0
         fetched_chunks: list[int] = []
         numbers = range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES)) if self._disk is not None else range(0)
         for number in numbers:
             low, high = self.chunk(number)
             if self._disk is not None and self._disk.has(self.key, number):
-                kept += min(end, high) - max(start, low)
+                on_disk += min(end, high) - max(start, low)
             elif number in self.planned_chunks or start <= low < high <= end:
                 fetched, requests = fetched + high - low, requests + 1
                 fetched_chunks.append(number)
@@ -51,7 +51,7 @@ class SimulatedObject(PooledObject):
                 return Need(fetched, requests, 0, False, partial(self._keep, fetched_chunks))
         if not numbers:
             return Need(end - start, 1, 0, False, _nothing)
-        return Need(fetched, requests, kept, len(numbers) == 1, partial(self._keep, fetched_chunks))
+        return Need(fetched, requests, on_disk, len(numbers) == 1, partial(self._keep, fetched_chunks))
 
     def _keep(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -245,28 +245,28 @@ class Loops:
         self._until: dict[int, float] = {}
 
     def look(self) -> None:
-        groups = [self.ranks] if self._synchronous else [[one] for one in self.ranks]
+        groups = [self.ranks] if self._synchronous else [[rank] for rank in self.ranks]
         for number, group in enumerate(groups):
-            self._look_at(number, [one for one in group if not one.is_over])
+            self._look_at(number, [rank for rank in group if not rank.is_over])
 
     def _look_at(self, number: int, group: Sequence[Rank]) -> None:
         if not group or self._clock.now < self._until.get(number, 0.0):
             return
-        if all(one.has_next for one in group):
+        if all(rank.has_next for rank in group):
             self._until[number] = self._clock.now + self._step
             self._clock.at(self._until[number], self.look)
-            for one in group:
-                one.take()
+            for rank in group:
+                rank.take()
 
     def run(self, report: Callable[[int], None]) -> None:
         """Until all have taken their batches."""
         before = -1
-        while not all(one.is_over for one in self.ranks):
+        while not all(rank.is_over for rank in self.ranks):
             if not self._clock.tick():
                 raise AssertionError("nothing more happens, and ranks still wait")
             if self.ranks[0].taken != before:
                 before = self.ranks[0].taken
-                report(sum(one.taken for one in self.ranks))
-        for one in self.ranks:
-            assert one.prefetcher is not None
-            one.prefetcher.close()
+                report(sum(rank.taken for rank in self.ranks))
+        for rank in self.ranks:
+            assert rank.prefetcher is not None
+            rank.prefetcher.close()

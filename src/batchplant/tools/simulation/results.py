@@ -167,11 +167,11 @@ def _epochs(simulation: Simulation) -> dict[str, Epoch]:
 def _draw_busy(axes: figures.Axes, simulation: Simulation) -> None:
     shares = {name: max(share, simulation.later.busy[name]) for name, share in simulation.first.busy.items()}
     names = [name for name, share in shares.items() if share > 0.01]
-    at = np.arange(len(names))
+    heights = np.arange(len(names))
     for number, (label, epoch) in enumerate(_epochs(simulation).items()):
         percents = [100 * min(1.0, epoch.busy[name]) for name in names]
-        axes.barh(at + 0.4 * number - 0.2, percents, 0.38, color=figures.COLOURS[number], label=label)
-    axes.set_yticks(at, names)
+        axes.barh(heights + 0.4 * number - 0.2, percents, 0.38, color=figures.COLOURS[number], label=label)
+    axes.set_yticks(heights, names)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of the time", fontsize=8)
@@ -180,12 +180,12 @@ def _draw_busy(axes: figures.Axes, simulation: Simulation) -> None:
 
 def _draw_ranks(axes: figures.Axes, simulation: Simulation) -> None:
     for number, epoch in enumerate(_epochs(simulation).values()):
-        at = np.arange(len(epoch.bytes_by_rank)) + 0.4 * number - 0.2
-        axes.bar(at, np.array(epoch.bytes_by_rank) / 1e9, 0.38, color=figures.COLOURS[number])
-        for place, size, requests in zip(at, epoch.bytes_by_rank, epoch.requests_by_rank, strict=True):
-            if len(at) <= 4:
+        centers = np.arange(len(epoch.bytes_by_rank)) + 0.4 * number - 0.2
+        axes.bar(centers, np.array(epoch.bytes_by_rank) / 1e9, 0.38, color=figures.COLOURS[number])
+        for center, size, requests in zip(centers, epoch.bytes_by_rank, epoch.requests_by_rank, strict=True):
+            if len(centers) <= 4:
                 text = f"{requests:,.0f}\nrequests"
-                axes.text(place, size / 1e9, text, ha="center", va="bottom", fontsize=7)
+                axes.text(center, size / 1e9, text, ha="center", va="bottom", fontsize=7)
     largest = max(*simulation.first.bytes_by_rank, *simulation.later.bytes_by_rank) / 1e9
     axes.set_ylim(0, 1.25 * largest or 1)
     axes.set_xticks(range(len(simulation.first.bytes_by_rank)))
@@ -201,11 +201,11 @@ def _draw_start(axes: figures.Axes, simulation: Simulation) -> None:
         "order": (simulation.order_seconds,) * 2,
         "first batch": (simulation.first.first_batch, simulation.later.first_batch),
     }
-    left = np.zeros(2)
+    start = np.zeros(2)
     for (name, seconds), colour in zip(parts.items(), figures.COLOURS[2:], strict=False):
         if max(seconds) > SHORT:
-            axes.barh([0, 1], seconds, left=left, height=0.55, color=colour, label=name)
-        left += seconds
+            axes.barh([0, 1], seconds, left=start, height=0.55, color=colour, label=name)
+        start += seconds
     axes.set_yticks([0, 1], ["start", "resume"])
     axes.invert_yaxis()
     axes.set_xlabel("seconds", fontsize=8)

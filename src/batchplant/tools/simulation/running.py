@@ -70,8 +70,8 @@ def scope_of(plan: Plan) -> Scope:
     if not look.sampled_batches:
         ranks = sum(map(len, nodes))
         batches = max(LEAST, batches, TURNS**2 * plan.period)
-        most = POSITIONS if plan.is_dense else SPARSE
-        batches = max(LEAST, min(batches, most // (2 * ranks * batch)))
+        max_samples = POSITIONS if plan.is_dense else SPARSE
+        batches = max(LEAST, min(batches, max_samples // (2 * ranks * batch)))
     batches = min(batches, plan.steps)
     # Blocks come in bursts, so that whole ones are counted; what is not counted fills the memory.
     turns = batches // 2 // plan.period
@@ -83,7 +83,7 @@ def simulate(plan: Plan, progress: Progress = lambda done, total: None) -> Simul
     scope = scope_of(plan)
     data, orders = Dataset(plan), Orders(plan)
     began = time.perf_counter()
-    least, most, left_out = _shares(plan, orders)
+    least, greatest, left_out = _shares(plan, orders)
     order_seconds = time.perf_counter() - began
     total = 2 * scope.ranks * scope.batches
     cluster = _Cluster(plan, scope, data, orders)
@@ -98,7 +98,7 @@ def simulate(plan: Plan, progress: Progress = lambda done, total: None) -> Simul
     opening = _open_seconds(plan)
     begin = plan.cluster.start + opening
     return Simulation(
-        plan, first, later, rates, (least, most), left_out, _step_imbalance(plan, data, orders),
+        plan, first, later, rates, (least, greatest), left_out, _step_imbalance(plan, data, orders),
         opening, order_seconds, begin + first.first_batch, begin + order_seconds + later.first_batch,
         32 * plan.blocks if plan.loader.order in BY_BLOCKS else 0, _said(plan, scope),
     )  # fmt: skip
@@ -129,17 +129,17 @@ class _Cluster:
     @property
     def kept(self) -> float:
         """The share of what was fetched that was put on disk."""
-        fetched = sum(one.fetching.bytes for one in self.loops.ranks)
-        return min(1.0, sum(one.put for one in self.disks) / max(1, fetched))
+        fetched = sum(rank.fetching.bytes for rank in self.loops.ranks)
+        return min(1.0, sum(disk.put for disk in self.disks) / max(1, fetched))
 
     def run(self, epoch: int, start: int, report: Callable[[int], None]) -> Epoch:
         began, ranks = self.clock.now, self.loops.ranks
-        before = [(one.fetching.bytes, one.fetching.requests, one.fetching.from_disk) for one in ranks]
+        before = [(rank.fetching.bytes, rank.fetching.requests, rank.fetching.from_disk) for rank in ranks]
         busy = self._busy()
-        for one, number in zip(ranks, self._numbers, strict=True):
+        for rank, number in zip(ranks, self._numbers, strict=True):
             shard = self._orders.shard(epoch, number, start)
             after = partial(self._orders.shard, epoch + 1, number) if self._scope.whole else None
-            one.begin(shard, after, self._scope.batches)
+            rank.begin(shard, after, self._scope.batches)
         self.loops.run(report)
         return self._epoch(began, before, busy)
 
@@ -147,7 +147,7 @@ class _Cluster:
         """Seconds that every part would have been busy so far at its full speed."""
         ranks, plan = self.loops.ranks, self._plan
         moved = [(way, way.link.bytes) for way in self.ways]
-        batches = [one.decoded / plan.loader.batch_size for one in ranks]
+        batches = [rank.decoded / plan.loader.batch_size for rank in ranks]
         return {
             "the link of the node": float(np.mean([size / way.of_node for way, size in moved])),
             "the bandwidth of the store": float(np.mean([size / way.of_store for way, size in moved])),
@@ -157,18 +157,18 @@ class _Cluster:
             "the disk of the node": float(
                 np.mean([way.disk.bytes / way.disk.bandwidth for way in self.ways])
             ),
-            "making requests": float(np.mean([one.fetching.spent() for one in ranks])),
-            "decoding": float(np.mean([one.decoded / plan.cluster.decode for one in ranks])),
+            "making requests": float(np.mean([rank.fetching.spent() for rank in ranks])),
+            "decoding": float(np.mean([rank.decoded / plan.cluster.decode for rank in ranks])),
             "the training step": float(np.mean(batches)) * plan.cluster.step,
         }
 
     def _epoch(self, began: float, before: list[tuple[int, int, int]], busy: dict[str, float]) -> Epoch:
         plan, ranks = self._plan, self.loops.ranks
-        traces = [one.trace for one in ranks]
+        traces = [rank.trace for rank in ranks]
         # Of a part of an epoch, what comes after the first batches is what goes on.
         skipped = self._scope.skipped
-        times = np.array([one.times for one in traces]) - began
-        samples = np.array([one.samples for one in traces])
+        times = np.array([trace.times for trace in traces]) - began
+        samples = np.array([trace.samples for trace in traces])
         last = times[:, -1]
         since = times[:, skipped - 1] if skipped else np.zeros(len(ranks))
         spent = float((last - since).max() if plan.cluster.synchronous else (last - since).mean())
@@ -176,35 +176,35 @@ class _Cluster:
         rate = float(looked_at.sum()) / max(spent, 1e-12) / len(ranks) * plan.cluster.ranks
 
         def grown(name: str, which: int) -> Any:
-            ends = np.array([getattr(one, name) for one in traces])
+            ends = np.array([getattr(trace, name) for trace in traces])
             if not skipped:
-                return np.array([getattr(one.fetching, name) for one in ranks]) - [
-                    one[which] for one in before
+                return np.array([getattr(rank.fetching, name) for rank in ranks]) - [
+                    counts[which] for counts in before
                 ]
             return ends[:, -1] - ends[:, skipped - 1]
 
-        fetched, requests, kept = grown("bytes", 0), grown("requests", 1), grown("from_disk", 2)
-        whole = plan.data.samples / plan.cluster.ranks / looked_at
+        fetched, requests, from_disk = grown("bytes", 0), grown("requests", 1), grown("from_disk", 2)
+        scale = plan.data.samples / plan.cluster.ranks / looked_at
         shares = {
             name: (now - busy[name]) / max(float(last.max()), 1e-12) for name, now in self._busy().items()
         }
         taken = samples.sum(axis=0).cumsum()
         steps = times.max(axis=0)
         gap = max(1, self._scope.batches // 100, min(plan.period, self._scope.batches // 4))
-        at = np.arange(gap, len(steps), max(1, self._scope.batches // 100))
-        speeds = (taken[at] - taken[at - gap]) / np.maximum(steps[at] - steps[at - gap], 1e-12)
+        marks = np.arange(gap, len(steps), max(1, self._scope.batches // 100))
+        speeds = (taken[marks] - taken[marks - gap]) / np.maximum(steps[marks] - steps[marks - gap], 1e-12)
         return Epoch(
-            rate, plan.data.samples / rate, float((fetched * whole).mean()), float((requests * whole).mean()),
-            float(kept.sum() / max(1, (kept + fetched).sum())),
+            rate, plan.data.samples / rate, float((fetched * scale).mean()), float((requests * scale).mean()),
+            float(from_disk.sum() / max(1, (from_disk + fetched).sum())),
             float(fetched.max() / max(1e-12, fetched.mean())) if fetched.any() else 1.0,
-            float(times[:, 0].max()), _limit(shares), shares, tuple(steps[at].tolist()),
+            float(times[:, 0].max()), _limit(shares), shares, tuple(steps[marks].tolist()),
             tuple((speeds / len(ranks) * plan.cluster.ranks).tolist()),
-            tuple((fetched * whole).tolist()), tuple((requests * whole).tolist()),
+            tuple((fetched * scale).tolist()), tuple((requests * scale).tolist()),
         )  # fmt: skip
 
 
 def _limit(shares: dict[str, float]) -> str:
-    name = max(shares, key=lambda one: shares[one])
+    name = max(shares, key=lambda name: shares[name])
     return name if shares[name] >= FULL else "waiting for answers (latency, and the speed of one request)"
 
 
@@ -223,11 +223,11 @@ def _step_imbalance(plan: Plan, data: Dataset, orders: Orders) -> float:
     ranks = np.unique(np.linspace(0, plan.cluster.ranks - 1, COMPARED_RANKS).astype(int)).tolist()
     steps = np.unique(np.linspace(0, plan.steps - 1, COMPARED_STEPS).astype(int)).tolist()
     shards = [orders.shard(0, rank) for rank in ranks]
-    found = []
+    ratios = []
     for step in steps:
-        sums = np.array([int(data.sizes(one.batch(step)).sum()) for one in shards])
-        found.append(sums.max() / max(1.0, sums.mean()))
-    return float(np.mean(found))
+        sums = np.array([int(data.sizes(shard.batch(step)).sum()) for shard in shards])
+        ratios.append(sums.max() / max(1.0, sums.mean()))
+    return float(np.mean(ratios))
 
 
 def _middle(plan: Plan, scope: Scope) -> int:
