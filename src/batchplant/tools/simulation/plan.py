@@ -86,8 +86,6 @@ def seconds(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
     if str(value).lower() not in ("true", "false", "yes", "no"):
         raise OptionError(f"{name} is true or false, not {value!r}")
     return str(value).lower() in ("true", "yes")
