@@ -70,6 +70,31 @@ AT_ONCE = {
 }
 
 
+# Refuses all libraries but those that every installation has.
+BARE = """
+import importlib.abc, sys
+
+class Bare(importlib.abc.MetaPathFinder):
+    needed = {"numpy", "rich", "markdown_it", "mdurl", "pygments", "batchplant"}
+
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in self.needed and top not in sys.stdlib_module_names and not top.startswith("_"):
+            raise ModuleNotFoundError(f"no module {name}", name=name)
+
+sys.meta_path.insert(0, Bare())
+"""
+
+
+def test_every_format_is_known_without_its_library(tmp_path):
+    code = "from batchplant.formats.registry import all_formats; print(len(all_formats()))"
+    assert int(run(BARE + code)) >= len(registry.all_formats())
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(5))
+    reading = "import batchplant, sys; print(sum(len(b['data']) for b in batchplant.Loader(sys.argv[1], 2)))"
+    assert int(run(BARE + reading, str(path))) == 5
+
+
 def imported_by(code):
     return set(json.loads(run(f"import json, sys; {code}; print(json.dumps(list(sys.modules)))")))
 

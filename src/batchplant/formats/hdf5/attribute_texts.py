@@ -10,7 +10,6 @@ import json
 import sys
 from typing import Any
 
-import h5py
 import numpy as np
 
 # The names of a dataset's axes, by the name that Zarr and xarray have for them.
@@ -35,6 +34,8 @@ def _axes(dataset: Any) -> list[str]:
 
 def main() -> None:
     """Answer a request from standard input on standard output."""
+    import h5py
+
     path, options, requested = json.load(sys.stdin)
     texts: dict[str, dict[str, Any]] = {}
     opened = path
