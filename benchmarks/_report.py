@@ -119,6 +119,30 @@ def node(results: dict[str, Any]) -> Iterator[str]:
     yield machine(results)
 
 
+def formats2(results: dict[str, Any]) -> Iterator[str]:
+    rows = [["", "median", "best"]]
+    pairs = [
+        (f"images/s from {name} : .beton", ratio)
+        for name, ratio in results["loading"]["ratio to beton"].items()
+    ]
+    pairs += [("random records/s of .array_record, batchplant : array_record", results["reading"]["ratio"])]
+    seconds = results["indexing"]["seconds"]
+    speeds = {key: seconds["read"][key] / seconds["index"][key] for key in ("median", "best")}
+    pairs += [("bytes/s of indexing an archive of archives : reading it", speeds)]
+    rows += [
+        [name, *(f"{ratio[key]:.2f}" for key in ("median", "best"))]
+        for name, ratio in pairs
+        if "beton :" not in name
+    ]
+    yield table(rows)
+    opened = results["opening"]["CPU seconds"].items()
+    rows = [[f"opening {results['opening']['rows']:,} rows", "CPU seconds, median", "best"]]
+    yield table(
+        rows + [[name, *(number(entry[key]) for key in ("median", "best"))] for name, entry in opened]
+    )
+    yield machine(results)
+
+
 def loader_threads(found: dict[str, Any]) -> Iterator[str]:
     case = found["cases"]
     rows = [["threads", "images/s, median", "best", "times one thread, median", "best"]]
@@ -452,6 +476,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "peers": peers,
     "service": service,
     "node": node,
+    "formats2": formats2,
     "advise": advise,
 }
 
