@@ -257,7 +257,7 @@ def test_markers_that_are_named_stand_alone(tmp_path):
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_can_be_named_or_says_what_it_needs(kind, tmp_path):
     (tmp_path / "a.csv").write_text("x\nabc\n")
-    if kind in ("tensor", "decimal", "list", "struct", "keypoints"):
+    if kind in ("tensor", "decimal", "list", "struct", "keypoints", "sparse"):
         with pytest.raises(bp.SchemaError, match=rf'{kind} alone does not say enough; write \{{"kind": '):
             bp.open(tmp_path / "a.csv", types={"x": kind})
     else:

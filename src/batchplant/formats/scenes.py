@@ -89,6 +89,8 @@ class SceneReader(Reader):
         if is_remote(self.path):
             entries = tree.entries_below(self.path)
             return {name: entry for name, entry in entries if wanted(name) and "/." not in f"/{name}"}
+        if not os.path.isdir(self.path):
+            raise DamagedError("a folder of TIFF files is needed")
         files, entries_by_name = LocalFiles(self.path), {}
         for name in files.walk(wanted, ""):
             facts = os.stat(files.path(name))
