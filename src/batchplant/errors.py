@@ -279,6 +279,24 @@ class located:  # noqa: N801 -- it reads as a statement
             error.at(**self._place)
 
 
+class on_error(located):  # noqa: N801 -- as above
+    """Call a function, such as the ``close`` of what is open, when an exception leaves a ``with`` block.
+
+    path, sample, field, offset: the place of errors of ours that pass.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], object], **place: Any) -> None:
+        super().__init__(**place)
+        self._call = call
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._call()
+        super().__exit__(kind, error, traceback)
+
+
 class exceptions_as(located):  # noqa: N801 -- as above
     """Raise exceptions of a library or of Python that leave a ``with`` block as an error of ours.
 

@@ -29,6 +29,7 @@ from ..errors import (
     exceptions_as,
     located,
     no_such,
+    on_error,
 )
 from ..schema import Bool, Field, Float, Int, Schema, Sparse, Tensor, Text
 from ..schema.columns import I64, AnyArray, Column, Columns, Flags, Ragged, as_bytes, starts_of
@@ -276,12 +277,8 @@ class AnnDataReader(Reader):
     ) -> None:  # fmt: skip
         self.path = path
         self._store = _Store(path, cache)
-        try:
-            with located(path=path):
-                self._open(obs, tuple(layers), tuple(obsm), genes, outer, categories or {}, memory)
-        except BaseException:
-            self.close()
-            raise
+        with on_error(self.close), located(path=path):
+            self._open(obs, tuple(layers), tuple(obsm), genes, outer, categories or {}, memory)
 
     def _open(
         self, obs: Iterable[str] | None, layers: Sequence[str], obsm: Sequence[str],

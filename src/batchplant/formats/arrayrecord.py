@@ -24,7 +24,7 @@ from .. import _native
 from ..codecs import protobuf
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, DataError, OptionError, needs
+from ..errors import DamagedError, DataError, OptionError, needs, on_error
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Ragged, starts_of
 from ..storage import MappedSource, limits, open_source
@@ -103,12 +103,9 @@ class ArrayRecordReader(RecordReader):
         self.path = path
         self.source = open_source(path)
         self._cache = ChunkCache(cache)
-        try:
+        with on_error(self.source.close, path=path):
             self._open()
             self._set_schema(path, given=schema)
-        except BatchplantError as error:
-            self.source.close()
-            raise error.at(path=path) from None
 
     def _open(self) -> None:
         end = self.source.size - BLOCK_BYTES

@@ -20,7 +20,15 @@ from .. import _native
 from ..codecs import text
 from ..codecs.media import encodings
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, FieldNameError, OptionError, SchemaError, no_such
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    FieldNameError,
+    OptionError,
+    SchemaError,
+    no_such,
+    on_error,
+)
 from ..schema import EVERY_KIND, Bool, Decimal, Field, Float, Int, Schema, Tensor, Text, Uuid
 from ..schema.columns import I64, U8, Columns
 from ..storage import index
@@ -92,15 +100,12 @@ class CsvReader(TextReader):
         self._blank = blank
         self._duplicates = duplicates
         facts = self._load(path, index_kind, index, bad_rows, encoding, version=3)
-        try:
+        with on_error(self.close, path=path):
             self._choose(facts, schema, types)
             if schema is not None and not header and not set(self.schema) & set(self._titles):
                 self._by_order()
             self._check_columns()
             self._open_files(outside)
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=path) from None
 
     # -- opening ---------------------------------------------------------------------------------------
 

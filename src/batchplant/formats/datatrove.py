@@ -14,7 +14,7 @@ import numpy as np
 
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError
+from ..errors import DamagedError, on_error
 from ..schema import Field, Schema, Tensor
 from ..schema.columns import I64, Columns, Ragged, as_bytes
 from ..storage import beside, open_source, read_beside
@@ -36,7 +36,7 @@ class DatatroveReader(Reader):
         self.path = path
         self._source = open_source(path)
         self._index = open_source(beside(path, INDEX))
-        try:
+        with on_error(self.close, path=path):
             self.length, remainder = divmod(self._index.size, 8)
             if remainder:
                 raise DamagedError("it is no whole number of u64", path=self._index.path)
@@ -47,9 +47,6 @@ class DatatroveReader(Reader):
             if not widths:
                 raise DamagedError(f"{tokens} tokens do not take {self._source.size} bytes")
             self._width = int(width) if width in map(str, widths) else widths[0]
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=path) from None
         self.schema = Schema({TOKENS: Tensor(f"uint{8 * self._width}", (None,))})
 
     def _runs(self, indices: I64) -> tuple[I64, I64]:

@@ -36,6 +36,7 @@ from ..errors import (
     OptionError,
     SchemaError,
     exceptions_as,
+    on_error,
 )
 from ..schema import EVERY_KIND
 from ..storage import NOTE_ERRORS, is_below, is_remote, join, parse_object, read_beside, tree
@@ -81,7 +82,7 @@ class EnergonReader(ReaderWrapper):
             message = f"{FOLDER} is damaged: {type(error).__name__}: {error}"
             raise DamagedError(message, path=path) from None
         base = open_reader([join(path, name) for name in names])
-        try:
+        with on_error(base.close):
             if len(base) != sum(counts[name] for name in names):
                 listed = sum(counts[name] for name in names)
                 raise DamagedError(f"{len(base)} samples are there, and {FOLDER} has {listed}", path=path)
@@ -89,9 +90,6 @@ class EnergonReader(ReaderWrapper):
             if left_out:
                 base = base.subset([row for row in range(len(base)) if row not in left_out])
             super().__init__(_named(base, path))
-        except BaseException:
-            base.close()
-            raise
         self.path, self.format = path, FORMAT.name
 
     def _choose(self, counts: Mapping[str, int], split: str | None) -> tuple[list[str], set[str]]:

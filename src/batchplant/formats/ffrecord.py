@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import _native
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, Problem
+from ..errors import DamagedError, Problem, on_error
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Ragged, as_bytes
 from ..storage import Spool, open_source
@@ -58,14 +58,11 @@ class FFRecordReader(RecordReader):
         self.path = path
         self.source = open_source(path)
         self._check_sums = check
-        try:
+        with on_error(self.source.close, path=path):
             self._open()
             if check:
                 self.check_header()
             self._set_schema(path, given=schema)
-        except BatchplantError as error:
-            self.source.close()
-            raise error.at(path=path) from None
 
     def _open(self) -> None:
         self.header_sum = int(self.source.array("<u4", 0, 1)[0])

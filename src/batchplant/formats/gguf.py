@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any
 
 from ..data.tensors import TENSORS
-from ..errors import BatchplantError, DamagedError, SchemaError, exceptions_as, shortened
+from ..errors import DamagedError, SchemaError, exceptions_as, on_error, shortened
 from ..storage import Source, open_source
 from .base.capabilities import Capabilities
 from .base.format import Format, Probe
@@ -61,13 +61,10 @@ class GgufReader(TensorReader):
     def __init__(self, path: str) -> None:
         self.path = path
         source = open_source(path)
-        try:
+        with on_error(source.close, path=path):
             header = _Header(source)
             entries = self._read_header(header)
             self._accept(path, entries, [source])
-        except BatchplantError as error:
-            source.close()
-            raise error.at(path=path) from None
 
     def _read_header(self, header: _Header) -> list[Entry]:
         version, tensors, keys = header.unpack("IQQ")

@@ -20,7 +20,7 @@ from ..codecs import text
 from ..codecs.cells import encode_samples
 from ..codecs.nested import json_text
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
+from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError, on_error
 from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
 from ..schema.columns import I64, U8, Columns
 from ..storage import check_regular, index, put_file, side_car
@@ -74,14 +74,11 @@ class JsonReader(TextReader):
         self.path = path
         self.note = Note.beside(path)
         facts = self._load(path, f"json {layout}", index, bad_rows, encoding, version=2)
-        try:
+        with on_error(self.close, path=path):
             self._choose(facts, schema, types)
             if self.bare and len(self.schema) != 1:
                 raise DamagedError("the records are not all objects, so there can be only one field")
             self._open_files(outside)
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=path) from None
 
     # -- opening ---------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from .. import _native
 from ..codecs.msgpack import BOOLEAN, extension_of, field_of, infer, is_sample
 from ..codecs.sample import key_of, pack
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError
+from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError, on_error
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Columns, Ragged
 from ..storage import Source, limits, open_source
@@ -58,7 +58,7 @@ class MsgpackReader(RecordReader):
         self.source = open_source(path)
         self._gzip = is_gzip(self.source)
         self._probed_records = 0
-        try:
+        with on_error(self.source.close, path=path):
             loaded = index_of.load(
                 self.source, "msgpack", build, mode=index, check=self._makes_sense, grow=build_rest
             )
@@ -68,9 +68,6 @@ class MsgpackReader(RecordReader):
             if self._gzip:
                 self.source = GzipSource(self.source, int(loaded.facts["size"]), loaded.arrays["points"])
             self._choose(None if schema is None else given_schema(schema))
-        except BatchplantError as error:
-            self.source.close()
-            raise error.at(path=path) from None
 
     def _makes_sense(self, loaded: index_of.Index) -> bool:
         points = {"points": "u1"} if self._gzip else {}

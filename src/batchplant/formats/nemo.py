@@ -14,7 +14,7 @@ import re
 import numpy as np
 
 from ..data.reader import Reader, ReaderWrapper, open_reader
-from ..errors import BatchplantError, DamagedError, NotFoundError
+from ..errors import DamagedError, NotFoundError, on_error
 from ..schema import Audio, Float, Int, Text
 from ..schema.columns import I32, I64, Ragged
 from ..storage import absolute, join, like, parent, tree
@@ -45,7 +45,7 @@ class NemoReader(ReaderWrapper):
         self, path: str, *, tars: str | None = None, outside: bool = False, index: str = "auto"
     ) -> None:
         table = open_reader(path, format="json", layout="lines", index=index)
-        try:
+        with on_error(table.close, path=path):
             schema = table.schema
             if not isinstance(schema.get(AUDIO), Text):
                 raise DamagedError(f"its lines have no {AUDIO}")
@@ -64,9 +64,6 @@ class NemoReader(ReaderWrapper):
                 members=members if archives else None,
             )
             super().__init__(media.rename({AUDIO: FIELD}) if FIELD not in schema else media)
-        except BatchplantError as error:
-            table.close()
-            raise error.at(path=path) from None
         self.path, self.format = path, FORMAT.name
 
     def _archives(self, table: Reader, tars: str | None, index: str) -> dict[int, Archive]:

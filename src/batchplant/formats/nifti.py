@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import (
-    BatchplantError,
     DamagedError,
     DataError,
     EncodeError,
@@ -38,6 +37,7 @@ from ..errors import (
     SchemaError,
     exceptions_as,
     located,
+    on_error,
 )
 from ..schema import Tensor, Text
 from ..schema.columns import AnyArray, AnyDType
@@ -258,14 +258,11 @@ def _with_points(path: str, end: int) -> GzipSource:
         # Not closed, for that would close the source too.
         return {"points": GzipSource(source, end).points()}, {}
 
-    try:
+    with on_error(source.close, path=path):
         points = index.load(
             source, "nifti", build, version=POINTS_VERSION, check=lambda stored: stored.has(points="u1")
         )
         return GzipSource(source, end, points.arrays["points"])
-    except BatchplantError as error:
-        source.close()
-        raise error.at(path=path) from None
 
 
 class NiftiReader(VolumeReader):

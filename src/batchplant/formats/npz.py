@@ -32,7 +32,7 @@ from ..data.arrays import Array, MemoryArray
 from ..data.reader import Reader
 from ..data.tensors import NUMPY
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError
+from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError, located
 from ..schema import EVERY_KIND, Field, Image, Schema
 from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs
 from ..storage import NOTE_ERRORS, MappedSource, open_source, parse
@@ -72,13 +72,11 @@ class NpzReader(TensorReader):
         self._in_memory = isinstance(self._source, MappedSource)
         names = None if fields is None else tuple(fields)
         self._is_model = as_tensors is True or (as_tensors is None and self._members.comment == MODEL)
-        try:
+        with located(path=path):
             if self._is_model or (SCHEMA not in self._members and as_tensors is None and self._differ(names)):
                 self._open_model(names)
             else:
                 self._open_noted(names) if SCHEMA in self._members else self._open_plain(names)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
 
     def _open_noted(self, selected: Sequence[str] | None) -> None:
         try:

@@ -25,7 +25,7 @@ from ..codecs.media.image_rules import ImageTarget
 from ..codecs.msgpack import gathered
 from ..data.keys import FormatKeys
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError, located
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
 from ..schema.columns import I64, U8, AnyArray, Column, Columns, Ragged, column_runs, starts_of
 from ..storage import RANGE_MOST, MappedSource, Source, beside, index, open_source, read_text, tree
@@ -155,10 +155,8 @@ class RecordIOReader(RecordReader):
         self._facts = loaded.facts
         self.length = len(self._starts)
         self.image: str | None = None
-        try:
+        with located(path=path):
             self._open_schema(records, schema)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
         self._noted_keys = self._read_keys() if keys else None
         if self._noted_keys is not None:
             if "key" in self.schema:

@@ -23,7 +23,7 @@ import numpy as np
 from ..codecs.arrays import pack_tensor
 from ..data.arrays.parallel import each
 from ..data.reader import Reader
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError
+from ..errors import BatchplantError, DamagedError, OptionError, SchemaError, located, on_error
 from ..schema import Bool, Float, Int, Schema, Tensor, Text
 from ..schema.columns import I64, AnyArray, Columns, Ragged
 from ..storage import Entry, Objects, PathSources, Source, index, is_remote, join, limits, tree
@@ -68,7 +68,7 @@ class SceneReader(Reader):
         self.path, self._level, self._cache = path, level, ChunkCache(cache)
         self._maps, self._objects, self._lock = PathSources(), Objects(), threading.Lock()
         self._ready: OrderedDict[tuple[str, int], Pages] = OrderedDict()
-        try:
+        with on_error(self.close, path=path):
             self._entries = self._list()
             names = FileNames.packed(sorted(self._entries))
             if not names:
@@ -77,9 +77,6 @@ class SceneReader(Reader):
             self._files = pairs_of(names, tops, pairs, path) or {DATA: list(names)}
             self._scenes, self._starts, self._sizes = self._remembered(index)
             self.schema = self._schema()
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=path) from None
         self.length = len(next(iter(self._files.values())))
 
     def _list(self) -> dict[str, Entry]:
@@ -206,12 +203,10 @@ class SceneReader(Reader):
             name, scene = self._files[field][sample], self._scenes[field][sample]
             starts, sizes = self._starts[scene.first : scene.end], self._sizes[scene.first : scene.end]
             path = join(self.path, name)
-            try:
+            with located(path=path, sample=sample):
                 pages = Pages(
                     path, field, scene.layout, (), starts, sizes, self._source(name), self._cache, name
                 )
-            except BatchplantError as error:
-                raise error.at(path=path, sample=sample) from None
         with self._lock:
             self._ready[field, sample] = pages
             while len(self._ready) > MAX_READY_SCENES:
@@ -239,12 +234,10 @@ class SceneReader(Reader):
     def _whole(self, field: str, row: int) -> bytes:
         pages = self._pages(field, row)
         limits.check("a scene", pages.nbytes, int(pages.sizes.sum()))
-        try:
+        with located(sample=row):
             kind = self.schema[field]
             assert isinstance(kind, Tensor)
             return pack_tensor(kind, np.asarray(pages))
-        except BatchplantError as error:
-            raise error.at(sample=row) from None
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         spans = []

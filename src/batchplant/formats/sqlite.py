@@ -24,7 +24,6 @@ from ..codecs.cells import encode_value
 from ..codecs.infer import infer_image
 from ..data.reader import Reader
 from ..errors import (
-    BatchplantError,
     BusyError,
     DamagedError,
     DecodeError,
@@ -32,6 +31,7 @@ from ..errors import (
     SchemaError,
     exceptions_as,
     no_such,
+    on_error,
 )
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Text
 from ..schema.columns import I64, Column, Columns, Ragged
@@ -83,7 +83,7 @@ class SqliteReader(Reader):
         self._process, self._lock = os.getpid(), threading.Lock()
         with exceptions_as(DamagedError, "the database cannot be read", *FAILURES, path=path):
             self._connection = _connect(path)
-        try:
+        with on_error(self.close, path=path):
             self._table, self._tables = self._choose(table)
             columns = self._columns()
             self._rowid = self._rowid_name(columns)
@@ -95,9 +95,6 @@ class SqliteReader(Reader):
             overrides = {} if schema is None else given_schema(schema)
             self.schema.select(list(overrides))
             self.schema = Schema({**self.schema, **overrides})
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=path) from None
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[sqlite3.Cursor]:

@@ -24,7 +24,7 @@ from ..codecs import npy
 from ..data.arrays import Array
 from ..data.arrays.parallel import each_or_error
 from ..data.reader import Reader
-from ..errors import BatchplantError, DataError, OptionError
+from ..errors import BatchplantError, DataError, OptionError, on_error
 from ..schema import Bool, Float, Image, Int, Schema, Tensor
 from ..schema.columns import I64, U8, AnyArray, Columns, Ragged
 from ..storage import open_source
@@ -56,7 +56,7 @@ class TiffReader(Reader):
     ) -> None:  # fmt: skip
         self.path = path
         self._source = open_source(path)
-        try:
+        with on_error(self._source.close, path=path):
             file = TiffFile(self._source)
             pyramid = self._pyramid = read_pyramid(file, level, page)
             stored = pyramid.level
@@ -69,9 +69,6 @@ class TiffReader(Reader):
             self._tiles = self._tile_places(tissue) if tiles else None
             if self._tiles is None:
                 self.schema = Schema({DATA: npy.field_of(self._volume.dtype, self._volume.shape[1:])})
-        except BatchplantError as error:
-            self._source.close()
-            raise error.at(path=path) from None
         self.length = len(self._volume if self._tiles is None else self._tiles)
 
     def _tile_places(self, tissue: float | None) -> I64:

@@ -18,7 +18,7 @@ import numpy as np
 from ..codecs import npy
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, exceptions_as
+from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, exceptions_as, on_error
 from ..schema import Field, Schema, Tensor
 from ..schema.columns import I64, AnyArray, Columns, Ragged, as_bytes
 from ..storage import (
@@ -68,7 +68,7 @@ class TokensReader(Reader):
         self._source = open_source(path)
         # How many tokens there should be, where that is known.
         self.noted: int | None = None
-        try:
+        with on_error(self._source.close, path=path):
             self._start = self._open_header(dtype)
             if length is None and eos is None:
                 note = _note_beside(path)
@@ -90,9 +90,6 @@ class TokensReader(Reader):
                 self.length = self.tokens // length if drop_last else -(-self.tokens // length)
             else:
                 self._find_documents(index)
-        except BatchplantError as error:
-            self._source.close()
-            raise error.at(path=path) from None
         even = length is not None and self.length * length <= self.tokens
         self.schema = Schema({TOKENS: Tensor(self.dtype.name, (length if even else None,))})
 

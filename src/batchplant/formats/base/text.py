@@ -29,6 +29,7 @@ from ...errors import (
     Problem,
     SchemaError,
     no_such,
+    on_error,
 )
 from ...schema import Audio, Field, Image, Schema, Text, Video
 from ...schema.columns import I64, U8, Columns, Ragged
@@ -228,7 +229,7 @@ class TextReader(Reader):
         stated_encoding = encodings.normalize_encoding(encoding)
         self.path = path
         self.source = packed = open_source(path)
-        try:
+        with on_error(self.source.close, path=path):
             head = packed.view(0, min(16, packed.size)).tobytes()
             gzipped = kind_of(head) == "gzip"
             self.compression = "gzip" if gzipped else "zstd" if is_zstd(head) else None
@@ -281,9 +282,6 @@ class TextReader(Reader):
             if len(self._bad) and bad_rows == "raise":
                 raise self._bad_row(0)
             return index_found.facts
-        except BatchplantError as error:
-            self.source.close()
-            raise error.at(path=path) from None
 
     def _accept(self, cached: index.Index) -> None:
         """Take what a scan found."""

@@ -13,7 +13,15 @@ import numpy as np
 
 from ...codecs.media import image, rle
 from ...codecs.nested import json_text
-from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, Problem, SchemaError
+from ...errors import (
+    BatchplantError,
+    DamagedError,
+    NotFoundError,
+    OptionError,
+    Problem,
+    SchemaError,
+    on_error,
+)
 from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
 from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
@@ -62,7 +70,7 @@ class CocoReader(DetectionReader):
         self._media, self._columns = {}, Columns()
         archive, file = self._annotations(annotations)
         self._source = open_source(file) if archive is None else open_member(archive, file)
-        try:
+        with on_error(self._source.close, path=self._source.path):
             # A member of an archive is unpacked, and has no file to put an index beside.
             self._load(index if archive is None else "memory")
             self._root = parent(absolute(file if archive is None else archive))
@@ -75,9 +83,6 @@ class CocoReader(DetectionReader):
                 optional["panoptic"] = self._folder(panoptic, file, named, "panoptic"), files
             self._set_images(below, names, **optional)
             self._set_fields()
-        except BatchplantError as error:
-            self._source.close()
-            raise error.at(path=self._source.path) from None
 
     # -- opening ---------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ...errors import (
     SchemaError,
     located,
     no_such,
+    on_error,
 )
 from ...schema import Bytes, Field, Schema, Tensor, Text
 from ...schema.columns import I64, Columns, Ragged, dense_of
@@ -95,14 +96,11 @@ class Hdf5Reader(PackedReader):
     def _begin(self, file: File, source: Source) -> None:
         self._source = source
         self._opened: list[Stored] = []
-        try:
+        with on_error(self.close, path=self.path):
             if file.note is not None:
                 self._open_noted(file, source)
             else:
                 self._open_plain(file, source)
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=self.path) from None
         self._file = file
 
     @property
@@ -419,7 +417,7 @@ class Hdf5Groups(Concat):
         source = open_source(path)
         names = None if fields is None else [name for name in fields if name != group_field]
         shared = ChunkCache(cache)
-        try:
+        with on_error(source.close, path=path):
             files = layout.load_groups(path, source, group)
             self.groups = tuple(files)
             readers = [
@@ -437,9 +435,6 @@ class Hdf5Groups(Concat):
                     )
                 stored = {} if names == [] else self.schema
                 self.schema = Schema({**stored, group_field: Text()})
-        except BatchplantError as error:
-            source.close()
-            raise error.at(path=path) from None
 
     def _check_alike(self, readers: Sequence[Hdf5Reader]) -> None:
         first = readers[0].schema

@@ -20,7 +20,7 @@ import os
 from typing import Any
 
 from ...data.reader import Reader, ReaderWrapper, open_reader
-from ...errors import BatchplantError, DamagedError, NotFoundError, OptionError, exceptions_as
+from ...errors import DamagedError, NotFoundError, OptionError, exceptions_as, located
 from ...schema import Audio, Image, Int, Text
 from ...storage import NOTE_ERRORS, absolute, is_below, join, parent, parse_object, read_whole
 from ..base.capabilities import Capabilities
@@ -40,10 +40,8 @@ class PublishedReader(ReaderWrapper):
         self, path: str, *, split: str | None = None, layout: str | None = None, index: str = "auto"
     ) -> None:
         self._layout = "wids"
-        try:
+        with located(path=path):
             base = self._opened(path, split, layout, index)
-        except BatchplantError as error:
-            raise error.at(path=path) from None
         super().__init__(base)
         self.path, self.format = path, "published"
 

@@ -14,7 +14,7 @@ import numpy as np
 from ... import _native
 from ...data.keys import FormatKeys
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, Problem, SchemaError
+from ...errors import BatchplantError, DamagedError, Problem, SchemaError, on_error
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
 from ...schema.columns import I64, Column, Columns, Ragged
 from ...storage import RemoteSource, Source, index, open_source
@@ -54,13 +54,10 @@ class WebDatasetReader(Reader):
     ) -> None:
         self.path = path
         self._file = self._source = open_source(path)
-        try:
+        with on_error(self.close, path=path):
             self.packed = self._file.view(0, min(2, self._file.size)).tobytes() == GZIP
             self._open(index)
             self._set_schema(None if schema is None else given_schema(schema))
-        except BatchplantError as error:
-            self.close()
-            raise error.at(path=path) from None
 
     def _open(self, mode: str) -> None:
         check = functools.partial(_makes_sense, packed=self.packed)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BatchplantError, DamagedError, OptionError
+from ...errors import BatchplantError, DamagedError, OptionError, on_error
 from ...schema.columns import I64
 from ...storage import platform
 from ...storage.remote.fetch import Answer
@@ -63,11 +63,8 @@ class Link:
 
     def __init__(self, connection: socket.socket, recipe: bytes) -> None:
         self._connection, self.process = connection, os.getpid()
-        try:
+        with on_error(connection.close):
             self._introduce(recipe)
-        except BaseException:
-            connection.close()
-            raise
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._answers: dict[int, Answer[dict[str, Any] | None]] = {}

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ... import errors
-from ...errors import AccessError, BatchplantError, DamagedError, exceptions_as, located, printable
+from ...errors import AccessError, BatchplantError, DamagedError, exceptions_as, located, on_error, printable
 from ...storage.remote.fetch import Answer
 from ..node.wire import WRONG
 from .channel import GREETING_SECONDS, Allocate, Channel, RefusedError, Security, introduce, split_address
@@ -163,7 +163,7 @@ class Pool:
         """Return a connection whose other end has proved what it is."""
         connection = socket.create_connection(server.address, GREETING_SECONDS)
         channel = Channel(connection)
-        try:
+        with on_error(channel.close):
             # Where nothing listens at a port that clients get, too, TCP may connect a socket with itself.
             if connection.getsockname() == connection.getpeername():
                 raise ConnectionRefusedError("Connection refused")
@@ -176,9 +176,6 @@ class Pool:
                     self._channels.add(channel)
             server.reason = ""
             return channel
-        except BaseException:
-            channel.close()
-            raise
 
     def _check_identity(self, identity: dict[str, str]) -> None:
         common = self.identity = self.identity or identity
