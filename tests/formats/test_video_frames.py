@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 import tempfile
@@ -95,6 +96,46 @@ def test_any_frame_is_what_decoding_from_the_start_gives(
         assert in_place
 
 
+def boxes(data: bytes, kind: bytes, write: Any) -> bytes:
+    """Return the boxes with the content of every one of a kind written anew, and the sizes around it."""
+    out, start = b"", 0
+    while start < len(data):
+        size, name = struct.unpack_from(">I4s", data, start)
+        content = data[start + 8 : start + size]
+        if name == kind:
+            name, content = write(content)
+        elif name in (b"moov", b"trak", b"mdia", b"minf", b"stbl"):
+            content = boxes(content, kind, write)
+        out += struct.pack(">I4s", 8 + len(content), name) + content
+        start += size
+    return out
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_compact_sizes_and_wide_offsets(bits: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    # The smallest of packets: images of one block.
+    path.write_bytes(video.encode(images()[:, :16, :16] // 8, 30, "mp4", codec="mpeg4", gop=12, quality=1))
+    expected, sizes = decoded(path), np.zeros(0, np.int64)
+
+    def compact(content: bytes) -> tuple[bytes, bytes]:
+        nonlocal sizes
+        # The keyframes have 17 bytes, too many for four bits: those are only counted.
+        sizes = np.frombuffer(content, ">u4", offset=12).astype(np.int64).clip(max=(1 << bits) - 1)
+        values = sizes.reshape(-1, 2) @ [16, 1] if bits == 4 else sizes
+        table = values.astype(">u2" if bits == 16 else "u1").tobytes()
+        return b"stz2", content[:4] + struct.pack(">I", bits) + content[8:12] + table
+
+    def wide(content: bytes) -> tuple[bytes, bytes]:
+        return b"co64", content[:8] + np.frombuffer(content, ">u4", offset=8).astype(">u8").tobytes()
+
+    path.write_bytes(boxes(boxes(path.read_bytes(), b"stsz", compact), b"stco", wide))
+    with bp.open(path) as reader:
+        assert reader.ranges(["frame"]).bytes == sizes.sum()
+        if bits > 4:
+            assert np.array_equal(reader.read(range(COUNT), ["frame"])["frame"], expected)
+
+
 def test_only_the_packets_from_the_keyframe_on_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", "mpeg4")
     with bp.open(path) as reader:
@@ -140,6 +181,22 @@ def test_rows_around_frames_stay_in_their_file(tmp_path: Path) -> None:
     assert np.array_equal(batch[0], expected[[COUNT, COUNT + 2, COUNT + 3]])
     assert np.array_equal(batch[1], expected[[0, 1, 2]])
     assert np.array_equal(batch[2], expected[rows])
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_many_open_videos(count: int, tmp_path: Path) -> None:
+    data = write(tmp_path / "a.mp4", "mpeg4").read_bytes()
+    paths = [tmp_path / f"{number}.mp4" for number in range(count)]
+    for path in paths:
+        path.write_bytes(data)
+    expected = decoded(tmp_path / "a.mp4")
+    handles = len(os.listdir("/proc/self/fd"))
+    with memory_bounded(32 << 20), bp.open(paths) as reader:
+        rows = np.random.default_rng(0).permutation(len(reader))[:count]
+        frames = reader.read(rows, ["frame"])["frame"]
+        assert np.array_equal(frames[:20], expected[rows[:20] % COUNT])
+        assert len(os.listdir("/proc/self/fd")) <= handles + 4
 
 
 def test_from_a_server_only_what_is_needed_comes(bucket, proxy, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..codecs.media.video import SUFFIXES, VideoSpan, encoding_of, index_of
+from ..codecs.media.video import SUFFIXES, Index, VideoSpan, encoding_of, index_of
 from ..codecs.media.video.frames import Frames, fill_frames, rotation_of, sized
 from ..data.reader import Reader
 from ..errors import OptionError, located
@@ -39,12 +39,17 @@ class VideoReader(Reader):
         self._source = open_source(path)
         with located(path=path):
             self._video = VideoSpan(self._source)
-            self._index = index_of(self._video)
-            height, width = sized(size, self._index)
-            if self._upright and size is None and round(rotation_of(self._video, self._index) / 90) % 2:
+            video_index = self._index
+            height, width = sized(size, video_index)
+            if self._upright and size is None and round(rotation_of(self._video, video_index) / 90) % 2:
                 height, width = width, height
         self.schema = Schema({FRAME: Tensor("uint8", (height, width, 3)), TIME: Float("float64")})
-        self.length = len(self._index.times)
+        self.length = len(video_index.times)
+
+    @property
+    def _index(self) -> Index:
+        """Index of the video; a cache bounds the memory of those of many open videos."""
+        return index_of(self._video)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         columns = Columns()
@@ -70,10 +75,10 @@ class VideoReader(Reader):
 
     def blocks(self) -> I64:
         """Return the keyframe that each frame is decoded from."""
-        if not self._index.seekable:
+        video_index = self._index
+        if not video_index.seekable:
             return np.zeros(self.length, dtype=np.int64)
-        key_times = self._index.key_times
-        return np.maximum(np.searchsorted(key_times, self._index.times, side="right") - 1, 0)
+        return np.maximum(np.searchsorted(video_index.key_times, video_index.times, side="right") - 1, 0)
 
     def frames_at(self, seconds: npt.ArrayLike) -> I64:
         """Return the number of the frame that is shown at each of these seconds.
@@ -81,14 +86,15 @@ class VideoReader(Reader):
         Raises: OptionError for a time before the first frame or behind the end of the video.
         """
         times = np.asarray(seconds, dtype=np.float64)
-        outside = ~((times >= 0) & (times <= self._index.duration))
+        video_index = self._index
+        outside = ~((times >= 0) & (times <= video_index.duration))
         if outside.any():
             raise OptionError(
-                f"the video is {self._index.duration} seconds long, and {times[outside][0]} lies outside",
+                f"the video is {video_index.duration} seconds long, and {times[outside][0]} lies outside",
                 path=self.path,
             )
         # Times such as 7 / 30 are rounded.
-        return np.maximum(np.searchsorted(self._index.seconds - 1e-6, times, side="right") - 1, 0)
+        return np.maximum(np.searchsorted(video_index.seconds - 1e-6, times, side="right") - 1, 0)
 
     def facts(self) -> dict[str, object]:
         index = self._index

@@ -9,6 +9,7 @@ time, and decoding starts at the beginning of the file.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import os
 from collections.abc import Hashable, Iterator, Sequence
@@ -201,11 +202,17 @@ def _image(reformatter: Any, frame: Any, height: int, width: int) -> U8:
     same = (frame.height, frame.width) == (height, width)
     with guarded("a frame cannot become an image"):
         image = reformatter.reformat(
-            frame, width, height, "rgb24", interpolation="BILINEAR" if same else "AREA", threads=1
+            frame, width, height, "rgb24", interpolation="BILINEAR" if same else "AREA", **_one_thread()
         )
         plane = image.planes[0]
         rows = np.frombuffer(plane, dtype=np.uint8).reshape(-1, plane.line_size)
         return rows[:height, : 3 * width].reshape(height, width, 3)
+
+
+@functools.cache
+def _one_thread() -> dict[str, int]:
+    """Return the option of `reformat` for one thread; PyAV before 17 has none, and uses one."""
+    return {"threads": 1} if int(pyav().__version__.split(".")[0]) >= 17 else {}
 
 
 def _decoded(data: Bytes, index: Index, numbers: I64, *, seek: bool = True) -> Iterator[Any]:

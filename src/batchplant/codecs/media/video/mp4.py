@@ -194,13 +194,10 @@ class _Track:
                 self.colour = (*numbers, box.data[10] >> 7 if kind == b"nclx" else 0)
 
     def _add_tables(self, tables: _Box) -> None:
-        sizes_box = tables.only("stsz")
-        same, count = struct.unpack_from(">II", sizes_box.data, 4)
+        sizes = self._sizes(tables)
+        count = len(sizes)
         if not count:
             return
-        self._claim(count, same)
-        sizes = np.full(count, same) if same else sizes_box.table(">u4", 12)
-        sizes = sizes.astype(np.int64)
         chunks = tables.all("co64")
         offsets = (chunks[0].table(">u8") if chunks else tables.only("stco").table(">u4")).astype(np.int64)
         runs = tables.only("stsc").table(">u4,>u4,>u4")
@@ -225,6 +222,21 @@ class _Track:
             keys[:] = False
             keys[numbers] = True
         self._add(starts, sizes, dts, dts + shifts, keys, int(deltas[-1]))
+
+    def _sizes(self, tables: _Box) -> I64:
+        """Return the size of each packet, from ``stsz`` or the compact ``stz2``."""
+        compact = bool(tables.all("stz2"))
+        box = tables.only("stz2" if compact else "stsz")
+        same, count = struct.unpack_from(">II", box.data, 4)
+        if not compact:
+            self._claim(count, same)
+            return np.full(count, same) if same else box.table(">u4", 12).astype(np.int64)
+        self._claim(count, 0)
+        if same == 4:
+            pairs = np.frombuffer(box.data, np.uint8, (count + 1) // 2, 12)
+            return np.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:count].astype(np.int64)
+        check(same in (8, 16))
+        return box.table(f">u{same // 8}", 12).astype(np.int64)
 
     def _claim(self, count: int, size: int) -> None:
         """Check that so many packets of one size, 0 if each has its own, can be in the file."""
