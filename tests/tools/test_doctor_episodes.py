@@ -12,22 +12,25 @@ import pytest
 
 import batchplant as bp
 import repository
+from batchplant.codecs.media import image
 from batchplant.tools import doctor
 
 pytest.importorskip("pyarrow")
 
+TOP = "observation.images.top"
 CHECKS = (
     "episode-times", "frozen-cameras", "resting-episodes", "wrong-statistics", "orphan-rows", "leftovers",
 )  # fmt: skip
 
 
-def make(path: Path, **changes: Any) -> Path:
+def make(path: Path, kinds: dict[str, Any] | None = None, **changes: Any) -> Path:
     """Three episodes of ten frames; changes: functions of a frame's number that give a field's value."""
     schema = {
         "camera": bp.Tensor("uint8", (8, 8, 3)),
         "action": bp.Tensor("float32", (2,)),
         "timestamp": bp.Float("float32"),
         "episode_index": bp.Int(),
+        **(kinds or {}),
     }
     values: dict[str, Any] = {
         "camera": lambda n: np.full((8, 8, 3), 50 + n, np.uint8),
@@ -61,13 +64,21 @@ def test_times_that_jump_or_run_backwards(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_camera_that_freezes_and_one_that_is_black(tmp_path: Path) -> None:
-    path = make(tmp_path / "a.lerobot", camera=lambda n: np.full((8, 8, 3), 50 + min(n, 7), np.uint8))
-    finding = findings(path)["frozen-cameras"]
-    assert (finding.field, finding.count) == ("camera", 20)
-    assert finding.examples[0].said == "episode 0, frame 8"
-    path = make(tmp_path / "b.lerobot", camera=lambda n: np.full((8, 8, 3), n % 2, np.uint8))
-    assert findings(path)["frozen-cameras"].count == 30
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_camera_that_freezes_and_one_that_is_black(encoded: bool, tmp_path: Path) -> None:
+    def frame(level: int) -> Any:
+        pixels = np.full((8, 8, 3), level, np.uint8)
+        return image.encode(pixels, "png") if encoded else pixels
+
+    kinds = {"camera": bp.Image("png")} if encoded else {}
+    # In the second of three episodes alone, from its frame 4 on.
+    stuck = make(tmp_path / "a.lerobot", kinds, camera=lambda n: frame(50 + (13 if 13 <= n < 20 else n)))
+    finding = findings(stuck)["frozen-cameras"]
+    assert (finding.field, finding.count, finding.of) == ("camera", 1, 3)
+    assert finding.examples[0].said == "from episode 1, frame 4 on"
+    black = make(tmp_path / "b.lerobot", kinds, camera=lambda n: frame(2 * (n % 2) if n >= 20 else 50 + n))
+    [example] = findings(black)["frozen-cameras"].examples
+    assert example.said == "from episode 2, frame 0 on"
 
 
 def test_episodes_in_which_nothing_moves(tmp_path: Path) -> None:
@@ -122,7 +133,25 @@ def test_frames_and_files_that_no_episode_has(tmp_path: Path) -> None:
     [finding] = doctor.examine(path, only=["leftovers"]).findings
     assert [example.said.partition("top/")[2] for example in finding.examples] == [
         "episode_000003.mp4: no episode is in this file",
-        "episode_000001.mp4: the video has 9 frames, and its episodes have 4",
+        "episode_000001.mp4: the video has 9 frames, and episode 1 ends at frame 4",
+    ]
+    shutil.copy(videos / "episode_000001.mp4", videos / "episode_000000.mp4")
+    shutil.copy(
+        repository.GOLDEN / f"lerobot/v21/videos/chunk-000/{TOP}/episode_000001.mp4",
+        videos / "episode_000002.mp4",
+    )
+    [finding] = doctor.examine(path, only=["leftovers"]).findings
+    assert finding.examples[-1].said.endswith("has 4 frames, and ends at episode 2, frame 4")
+
+
+def test_a_missing_video_costs_frames_of_its_episode(tmp_path: Path) -> None:
+    path = shutil.copytree(repository.GOLDEN / "lerobot/v21", tmp_path / "a")
+    (path / f"videos/chunk-000/{TOP}/episode_000001.mp4").unlink()
+    [finding] = doctor.examine(path, only=["corrupt-samples"]).findings
+    assert (finding.count, finding.of) == (4, 20)
+    assert [(e.sample, e.field, e.said) for e in finding.examples[:2]] == [
+        (7 + n, TOP, f"episode 1, frame {n}: the dataset lists this video, but it is not there")
+        for n in range(2)
     ]
 
 

@@ -14,7 +14,7 @@ from ...codecs.media.video import VideoSpan, index_of
 from ...codecs.media.video.frames import Frames, fill_frames
 from ...data.expressions import Bounds
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, located
+from ...errors import BatchplantError, DamagedError, NotFoundError, located
 from ...schema import Field, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, U8, AnyArray, Columns, Ragged, starts_of
 from ...storage import PathSources, Source, is_remote, join, open_source, tree
@@ -123,8 +123,11 @@ class LeRobotReader(LakeReader):
         for file in dict.fromkeys(files.tolist()):
             rows = np.flatnonzero(files == file)
             with located(path=file, sample=int(indices[rows[0]]), field=name):
-                span = self._span(file)
-                shown = index_of(span).seconds
+                try:
+                    span = self._span(file)
+                    shown = index_of(span).seconds
+                except (FileNotFoundError, NotFoundError):
+                    raise DamagedError("the dataset lists this video, but it is not there") from None
                 after = np.clip(np.searchsorted(shown, seconds[rows]), 1, max(1, len(shown) - 1))
                 before = after - 1
                 after = np.minimum(after, len(shown) - 1)
@@ -151,22 +154,31 @@ class LeRobotReader(LakeReader):
                 if file not in used:
                     yield f"{file.removeprefix(self.path).strip('/')}: no episode is in this file"
         for name in self._cameras:
-            frames: dict[str, int] = {}
-            for file, length in zip(meta.videos[name].files, meta.lengths.tolist(), strict=True):
-                frames[file] = frames.get(file, 0) + length
-            for file, count in itertools.islice(frames.items(), MAX_COUNTED_VIDEOS):
+            positions: dict[str, list[int]] = {}
+            for position, file in enumerate(meta.videos[name].files):
+                positions.setdefault(file, []).append(position)
+            for file, of_file in itertools.islice(positions.items(), MAX_COUNTED_VIDEOS):
                 # Checks of samples report videos that cannot be read.
                 with contextlib.suppress(BatchplantError, OSError):
                     total = len(index_of(self._span(file)).times)
-                    if total != count:
-                        name_below = file.removeprefix(self.path).strip("/")
-                        yield f"{name_below}: the video has {total} frames, and its episodes have {count}"
+                    difference = self._count_difference(of_file, total)
+                    if difference:
+                        yield f"{file.removeprefix(self.path).strip('/')}: {difference}"
+
+    def _count_difference(self, positions: Sequence[int], total: int) -> str | None:
+        """Return how the frames of a video differ from the rows of its episodes; None where they do not."""
+        numbers, ends = self._meta.numbers[positions], np.cumsum(self._meta.lengths[positions])
+        count = int(ends[-1])
+        if total == count:
+            return None
+        if total > count:
+            return f"the video has {total} frames, and episode {numbers[-1]} ends at frame {count}"
+        at = int(np.searchsorted(ends, total, side="right"))
+        frame = total - (int(ends[at - 1]) if at else 0)
+        return f"the video has {total} frames, and ends at episode {numbers[at]}, frame {frame}"
 
     def _span(self, file: str) -> VideoSpan:
-        try:
-            return VideoSpan(self._source(file))
-        except FileNotFoundError:
-            raise DamagedError("the dataset lists this video, but it is not there") from None
+        return VideoSpan(self._source(file))
 
     def _frames(self, name: str, indices: I64) -> U8:
         (_, shape) = self.schema[name].cell or (None, ())

@@ -24,6 +24,8 @@ from .. import Array
 from .report import EXAMPLES, Example, Finding
 
 DOCS = "docs/guides/doctor.md"
+# Fields of recordings of robots.
+TIME, ACTION, EPISODE, FRAME = "timestamp", "action", "episode_index", "frame_index"
 LABELS = ("label", "labels", "class", "cls", "target", "category", "y")
 
 
@@ -74,6 +76,21 @@ class Subject:
         with contextlib.suppress(BatchplantError):
             return get_format(names.pop()).can if len(names) == 1 else Capabilities()
         return Capabilities()
+
+    @functools.cached_property
+    def episodes(self) -> I64 | None:
+        """First frames of the episodes of a recording of robots; None for other datasets."""
+        begins = np.append(0, self.reader.boundaries())
+        if (len(begins) > 1 or EPISODE in self.schema) and {TIME, ACTION} & set(self.schema):
+            return begins
+        return None
+
+    def moment(self, sample: int | None) -> str:
+        """Return the episode and the frame of a sample; empty where there are no episodes."""
+        if self.episodes is None or sample is None:
+            return ""
+        episode = int(np.searchsorted(self.episodes, sample, side="right")) - 1
+        return f"episode {episode}, frame {sample - self.episodes[episode]}"
 
     @property
     def sample_bytes(self) -> float:

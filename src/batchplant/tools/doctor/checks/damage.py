@@ -67,7 +67,8 @@ class CorruptSamples(Check):
             if sample is None or sample not in {example.sample for example in self._examples}:
                 example = Example() if sample is None else self.subject.place(sample)
                 path = example.path or problem.path
-                self._examples.append(Example(sample, problem.field, example.key, path, problem.message))
+                message = ": ".join(filter(None, (self.subject.moment(sample), problem.message)))
+                self._examples.append(Example(sample, problem.field, example.key, path, message))
 
     def findings(self) -> Iterator[Finding]:
         if self._count:

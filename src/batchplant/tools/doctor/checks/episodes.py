@@ -15,15 +15,14 @@ from ....errors import BatchplantError
 from ....schema import Field, Float, Image, Int, Tensor
 from ....schema.columns import Ragged, take_cells
 from ... import Array
-from ..check import Batch, CellCheck, Check, Subject, Tally
-from ..report import Example, Finding
+from ..check import ACTION, EPISODE, FRAME, TIME, Batch, CellCheck, Check, Subject, Tally
+from ..report import EXAMPLES, Example, Finding
 
-TIME, ACTION, EPISODE, FRAME = "timestamp", "action", "episode_index", "frame_index"
 # Part of the usual distance of two frames that one may be off.
 MAX_TIME_ERROR = 0.2
 # Of an episode, looked-at frames from which on it may be said to rest or to freeze.
 MIN_FRAMES = 4
-# Share of the frames of a camera that may equal the one before, or be black, and levels that are black.
+# Share of the frames of an episode that may equal the one before, or be black, and levels that are black.
 MAX_FROZEN_SHARE, BLACK_LEVEL = 0.5, 4
 # Part of the range of a field that a value may lie beyond it: statistics are rounded.
 RANGE_SLACK = 1e-3
@@ -37,17 +36,14 @@ class EpisodeCheck(CellCheck):
     unit: ClassVar[str] = "frames"
 
     def __init__(self, subject: Subject) -> None:
-        self.begins = np.append(0, subject.reader.boundaries())
-        self._has_episodes = len(self.begins) > 1 or EPISODE in subject.schema
         super().__init__(subject)
-        if not (self._has_episodes and {TIME, ACTION} & set(subject.schema)):
+        self.begins = np.zeros(1, np.int64) if subject.episodes is None else subject.episodes
+        if subject.episodes is None:
             self.tallies = {}
 
     def place(self, batch: Batch, row: int) -> str:
         """Return the episode and the frame of a row."""
-        number = int(batch.numbers[row])
-        episode = int(np.searchsorted(self.begins, number, side="right")) - 1
-        return f"episode {episode}, frame {number - self.begins[episode]}"
+        return self.subject.moment(int(batch.numbers[row]))
 
     def follows(self, batch: Batch) -> Flags:
         """Return flags of the rows whose frame follows that of the row before, in one episode."""
@@ -99,29 +95,59 @@ class FrozenCameras(EpisodeCheck):
     title = "cameras that freeze or show nothing"
     severity = "warning"
     sentence = "A policy learns to act without the camera that shows it nothing."
-    least_share = MAX_FROZEN_SHARE
+    unit = "episodes"
+    # Images are black only once they are decoded.
+    decodes = True
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        # By camera and episode: frames that were looked at, those that show nothing new, the first of them.
+        self._seen: dict[str, dict[int, tuple[int, int, int]]] = {name: {} for name in self.tallies}
 
     def concerns(self, field: Field) -> bool:
         shape = field.shape if isinstance(field, Tensor) and field.dtype == "uint8" else ()
-        return isinstance(field, Image) or (len(shape) == 3 and shape[2] == 3)
+        return isinstance(field, Image) or (len(shape) == 3 and shape[2] in (1, 3))
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
-        column = batch.columns[name]
-        if len(batch) < 2 or not isinstance(column, Ragged | np.ndarray):
+        column, seen = batch.columns[name], self._seen[name]
+        if not len(batch) or not isinstance(column, Ragged | np.ndarray):
             return
-        same = np.zeros(len(batch), dtype=np.bool_)
+        same, black = np.zeros(len(batch), dtype=np.bool_), self._black(batch, name)
         same[1:] = same_cells(take_cells(column, slice(0, -1)), take_cells(column, slice(1, None)))
-        bad, follows = same & self.follows(batch), self.follows(batch)
+        follows = self.follows(batch)
+        compared, bad = follows | black, (same & follows) | black
+        episodes = np.searchsorted(self.begins, batch.numbers, side="right") - 1
+        for episode in np.unique(episodes).tolist():
+            rows = episodes == episode
+            count, frozen, first = seen.get(episode, (0, 0, -1))
+            if first < 0 and bad[rows].any():
+                first = int(batch.numbers[np.argmax(rows & bad)])
+            seen[episode] = count + int(compared[rows].sum()), frozen + int(bad[rows].sum()), first
+        stuck = [
+            first
+            for count, frozen, first in seen.values()
+            if count >= MIN_FRAMES - 1 and frozen >= MAX_FROZEN_SHARE * count
+        ]
+        tally.count, tally.of = len(stuck), len(seen)
+        tally.first = [(first, f"from {self.subject.moment(first)} on") for first in stuck[:EXAMPLES]]
+
+    def _black(self, batch: Batch, name: str) -> Flags:
+        """Return flags of the frames on which nothing is to be seen."""
+        column = batch.columns[name]
         if not isinstance(column, Ragged):
-            black = column.reshape(len(column), -1).max(axis=1, initial=0) < BLACK_LEVEL
-            bad, follows = bad | black, np.ones(len(batch), dtype=np.bool_)
-        tally.add(batch, bad, functools.partial(self.place, batch), of=int(follows.sum()))
+            values = np.asarray(batch.numbers_of(name))
+            return np.asarray(values.reshape(len(batch), -1).max(axis=1, initial=0) < BLACK_LEVEL)
+        damaged = {problem.sample for problem in batch.problems}
+        flags = np.zeros(len(batch), dtype=np.bool_)
+        for row, small in enumerate(batch.thumbnails.get(name, ())):
+            if int(batch.numbers[row]) not in damaged:
+                flags[row] = small is None or small.max() < BLACK_LEVEL
+        return flags & batch.present(name)
 
     def report(self, name: str, tally: Tally) -> Finding:
-        message = "frames equal the one before, or are black"
-        return self.cells(
-            message, tally, f"leave the field out, or these episodes; reader.select without {name!r}"
-        )
+        message = "half of the frames of some episodes equal the one before, or are black"
+        mend = "leave these episodes out: bp.open(…, episodes=[…]); or the camera: reader.select"
+        return self.cells(message, tally, mend)
 
 
 class RestingEpisodes(EpisodeCheck):
@@ -151,7 +177,7 @@ class RestingEpisodes(EpisodeCheck):
             self._seen[episode] = first, count + len(rows), moves
         resting = self._resting()
         tally.count, tally.of = len(resting), len(self._seen)
-        tally.first = [(int(self.begins[episode]), f"episode {episode}") for episode in resting[:5]]
+        tally.first = [(int(self.begins[episode]), f"episode {episode}") for episode in resting[:EXAMPLES]]
 
     def _resting(self) -> list[int]:
         return [n for n, (_, count, moves) in self._seen.items() if count >= MIN_FRAMES and not moves]
