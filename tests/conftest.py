@@ -76,7 +76,7 @@ def pytest_xdist_auto_num_workers() -> int:
 # whole, or do one thing many times over.
 NOT_QUICK = (
     *("tests/tools/", "tests/project/", "tests/cli/test_bench"),
-    *("::test_damage_gives", "::test_an_interrupted_conversion", "::test_converts_to_itself"),
+    *("::test_damage_gives", "::test_an_interrupted_conversion"),
 )
 
 

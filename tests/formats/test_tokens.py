@@ -41,7 +41,7 @@ class TestNpy(FormatSuite):
     def test_content_tells_the_format(self) -> None:
         pytest.skip("an array of numbers stays one")
 
-    def test_converts_to_itself(self, tmp_path: Path) -> None:
+    def test_a_conversion_keeps_every_byte(self, tmp_path: Path) -> None:
         path, again = self.written(tmp_path), self.path(tmp_path, "again")
         bp.convert(self.open(path), again, target_options={"format": "tokens", "eos": 100})
         assert Path(path).read_bytes() == Path(again).read_bytes()

@@ -337,7 +337,7 @@ class Writer:
             return
         try:
             self._check_open()
-            self._flush_samples()
+            self._flush_samples(last=True)
             self._drain(0)
             with write_errors(self.path, self.partial):
                 self._complete()
@@ -413,9 +413,20 @@ class Writer:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._tasks.clear()
 
-    def _flush_samples(self) -> None:
-        if self._waiting:
-            samples, self._waiting, self._sample_bytes = self._waiting, [], 0
+    def _flush_samples(self, *, last: bool = False) -> None:
+        if not self._waiting:
+            return
+        samples, self._waiting, self._sample_bytes = self._waiting, [], 0
+        if last and self._pool is None:
+            # Nothing else is in flight: a thread would only be started and waited for.
+            task: Future[_Encoded] = Future()
+            try:
+                task.set_result(self._encode_values(self._submitted, samples=samples))
+            except BaseException as error:
+                task.set_exception(error)
+            self._tasks.append(task)
+            self._submitted += len(samples)
+        else:
             self._submit(len(samples), functools.partial(self._encode_values, samples=samples))
 
     def _submit(self, rows: int, encode: Callable[[int], _Encoded]) -> None:
