@@ -80,6 +80,8 @@ class Reader:
     length: int
     # Blocks to shuffle at a time, where the reader knows better than the order.
     window: int | None = None
+    # Large images in which the viewer pans and zooms; see ``_pyramid_of``.
+    _pyramids: int = 0
     # False for a manifest, whose spans lie in the files that it names.
     own_spans: ClassVar[bool] = True
     # True if ``with_schema`` can return arrays of float32 as float64.
@@ -167,6 +169,11 @@ class Reader:
     def _cell_array(self, field: str, sample: int) -> Array | None:
         """Return one cell as an array that is read when it is sliced, if the format can; else None."""
         return None
+
+    def _pyramid_of(self, number: int) -> tuple[str, list[Array]]:
+        """Return the levels of one of ``_pyramids`` images, largest first, and a letter for each axis: Y and
+        X, S for colours, others for planes."""
+        raise NotImplementedError
 
     def sizes(self) -> I64 | None:
         """Return the bytes of every sample, if they are known and differ much; else None."""

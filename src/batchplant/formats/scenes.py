@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.arrays import pack_tensor
+from ..data.arrays import Array
 from ..data.arrays.parallel import each
 from ..data.reader import Reader
 from ..errors import BatchplantError, DamagedError, OptionError, SchemaError, located, on_error
@@ -37,7 +38,7 @@ from .base.format import Format
 from .base.tiff.directory import TiffFile
 from .base.tiff.geo import window
 from .base.tiff.pages import DATA, Layout, Pages
-from .base.tiff.pyramid import Level, read_pyramid
+from .base.tiff.pyramid import Level, level_arrays, read_pyramid
 
 SUFFIXES = (".tif", ".tiff", ".btf", ".svs")
 FILE_NAME, TRANSFORM, CRS, NODATA = "file_name", "transform", "crs", "nodata"
@@ -77,7 +78,7 @@ class SceneReader(Reader):
             self._files = pairs_of(names, tops, pairs, path) or {DATA: list(names)}
             self._scenes, self._starts, self._sizes = self._remembered(index)
             self.schema = self._schema()
-        self.length = len(next(iter(self._files.values())))
+            self.length = self._pyramids = len(next(iter(self._files.values())))
 
     def _list(self) -> dict[str, Entry]:
         def wanted(name: str) -> bool:
@@ -194,6 +195,10 @@ class SceneReader(Reader):
 
     def _cell_array(self, field: str, sample: int) -> Pages | None:
         return self._pages(field, sample) if field in self._files else None
+
+    def _pyramid_of(self, number: int) -> tuple[str, list[Array]]:
+        name = next(iter(self._files.values()))[number]
+        return level_arrays(join(self.path, name), self._source(name), self._cache, name=name)
 
     def _pages(self, field: str, sample: int) -> Pages:
         """Return a scene as an array, of which windows are read alone."""

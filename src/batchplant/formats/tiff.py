@@ -35,7 +35,7 @@ from .base.format import Format, Probe
 from .base.tiff.directory import TiffFile
 from .base.tiff.geo import scaled, window
 from .base.tiff.pages import DATA, JPEG, NAMES, Pages, jpeg_of
-from .base.tiff.pyramid import read_pyramid
+from .base.tiff.pyramid import level_arrays, read_pyramid
 
 IMAGE, POSITION = "image", "position"
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -54,7 +54,7 @@ class TiffReader(Reader):
         self, path: str, *, level: int = 0, page: int | None = None, tiles: bool = False,
         tissue: float | None = None, cache: int | None = None,
     ) -> None:  # fmt: skip
-        self.path = path
+        self.path, self._page = path, page
         self._source = open_source(path)
         with on_error(self._source.close, path=path):
             file = TiffFile(self._source)
@@ -120,6 +120,11 @@ class TiffReader(Reader):
         """Return the rows and columns that touch (left, bottom, right, top) in the file's coordinates."""
         transform: Any = self.attributes.get(next(iter(self.schema)), {}).get("transform")
         return window(transform, self._volume.layout.size, bounds)
+
+    _pyramids = 1
+
+    def _pyramid_of(self, number: int) -> tuple[str, list[Array]]:
+        return level_arrays(self.path, self._source, self._volume._cache, self._page)
 
     def _array(self, field: str) -> Array | None:
         return self._volume if field == DATA and self._tiles is None else None

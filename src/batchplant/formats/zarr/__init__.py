@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from ...data.arrays import Array
 from ...data.writer import WriteOptions
-from ...errors import BatchplantError, OptionError, Problem
+from ...errors import BatchplantError, DamagedError, OptionError, Problem, exceptions_as
 from ...schema import EVERY_KIND, Field, Schema
 from ...schema.columns import AnyArray, AnyDType, Column, as_bytes
 from ...storage import join, tree
@@ -38,6 +39,7 @@ from ..base.arrays import (
     Attributes,
     Chunks,
     DatasetMetadata,
+    GridArray,
     GridReader,
     Grids,
     GridWriter,
@@ -244,7 +246,14 @@ class ZarrReader(GridReader):
             if self._level or self._channels is not None:
                 raise OptionError("level and channels are for images of OME-Zarr, and this is none")
             return arrays.grids, top
+        self._levels, self._pyramids = arrays.grids, int("plate" not in top.get("ome", top))
         return ome.choose(arrays.grids, self._group_attributes, self._level, self._channels), top
+
+    def _pyramid_of(self, number: int) -> tuple[str, list[Array]]:
+        message = "its metadata of OME is damaged"
+        with exceptions_as(DamagedError, message, KeyError, TypeError, AttributeError, path=self.path):
+            axes, grids = ome.pyramid(self._levels, self._group_attributes, self._channels)
+        return axes, [GridArray(self.path, ome.IMAGE, grid, self._cache) for grid in grids]
 
     def _group_attributes(self, path: str) -> dict[str, Any]:
         document = self._document(path, ATTRIBUTES if self._version == 2 else V3)

@@ -37,6 +37,20 @@ def choose(grids: Grids, attributes_of: Attributes, level: int, channels: Sequen
         raise DamagedError(f"its metadata of OME is damaged: {error!r}") from None
 
 
+def pyramid(
+    grids: Grids, attributes_of: Attributes, channels: Sequence[int] | None
+) -> tuple[str, list[Grid]]:
+    """Return the levels of an image, and a letter for each axis."""
+    ome = _ome(attributes_of(""))
+    first = ome["multiscales"][0]
+    levels = [_level(ome, "", grids, level, channels) for level in range(len(first["datasets"]))]
+    return "".join(name[:1].upper() for name in _axes(first)), levels
+
+
+def _axes(multiscale: Mapping[str, Any]) -> list[str]:
+    return [axis["name"] if isinstance(axis, dict) else axis for axis in multiscale["axes"]]
+
+
 def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = attributes.get("ome")
     return inner if isinstance(inner, dict) else attributes
@@ -54,7 +68,7 @@ def _level(
         raise grid if isinstance(grid, BatchplantError) else DamagedError(f"there is no array {paths[level]}")
     if channels is None:
         return grid
-    names = [axis["name"] if isinstance(axis, dict) else axis for axis in first["axes"]]
+    names = _axes(first)
     if "c" not in names:
         raise OptionError(f"there are no channels to choose; the axes are {', '.join(names)}")
     return _of_channels(grid, names.index("c"), channels)

@@ -15,6 +15,7 @@ from .cells import Dataset, Tokenizer
 from .jobs import Jobs, RecentCache
 from .media.recordings import Movie, Window
 from .pixels import Images
+from .slides import Slide
 
 if TYPE_CHECKING:
     from .pipelines import PipelineLoaders
@@ -24,6 +25,8 @@ MAX_DIGITS = 20
 INTEGER = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}")
 # Bytes of decoded sounds, and of videos, that are cached.
 MAX_CACHED_BYTES = 64 << 20
+# Slides whose directories are kept.
+MAX_SLIDES = 8
 # The first request of the page for thumbnails: how many, and their size in pixels on most screens.
 FIRST_THUMBNAILS, FIRST_THUMBNAIL_PIXELS = 50, 192
 
@@ -43,6 +46,7 @@ class Session:
         self.jobs = Jobs()
         self.images = Images()
         self.sounds: RecentCache[Window] = RecentCache(MAX_CACHED_BYTES, lambda window: window.samples.nbytes)
+        self.slides: RecentCache[Slide] = RecentCache(MAX_SLIDES, lambda slide: 1)
         self.videos: RecentCache[Movie] = RecentCache(MAX_CACHED_BYTES, lambda movie: movie.data.nbytes)
 
     @functools.cached_property
@@ -83,6 +87,7 @@ class Session:
         self.images.close()
         self.sounds.clear()
         self.videos.clear()
+        self.slides.clear()
 
 
 def parse_integer(text: str) -> int | None:

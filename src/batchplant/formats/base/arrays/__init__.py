@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .grid import Grid, Index
+from .grid import Grid, GridArray, Index
 from .layout import METADATA_KEY, DatasetMetadata
 from .parts import Chunks, OutputArray, Style
 from .reader import GridReader, Grids, each_grid
@@ -11,6 +11,6 @@ from .writer import Attributes, GridWriter, allocate, unit_of, write_range
 
 __all__ = [
     "METADATA_KEY", "Attributes", "Blob", "ChunkLocation", "Chunks", "DatasetMetadata", "FolderStore", "Grid",
-    "GridReader", "GridWriter", "Grids", "Index", "OutputArray", "Store", "Style", "allocate", "each_grid",
-    "good_name", "open_store", "unit_of", "write_range", "zip_top",
+    "GridArray", "GridReader", "GridWriter", "Grids", "Index", "OutputArray", "Store", "Style", "allocate",
+    "each_grid", "good_name", "open_store", "unit_of", "write_range", "zip_top",
 ]  # fmt: skip

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from ....codecs.xml import Parser
+from ....data.arrays import Array
 from ....errors import BatchplantError, DamagedError, OptionError
 from ....schema.columns import I64
+from ....storage import Source
+from ....storage.cache import ChunkCache
 from .directory import DESCRIPTION, SUBFILE_TYPE, Directory, TiffFile
 from .geo import georeference
-from .pages import Layout, tile_places
+from .pages import DATA, Layout, Pages, tile_places
 
 MASK = 4
 # Pixels by which a level may differ from the size that its height implies.
@@ -88,6 +91,21 @@ def read_pyramid(file: TiffFile, level: int = 0, page: int | None = None) -> Pyr
     return Pyramid(
         Level(chosen, outer, starts, sizes), sizes_of_levels, len(stack), left_out, georeference(first)
     )
+
+
+def level_arrays(
+    path: str, source: Source, cache: ChunkCache, page: int | None = None, name: str = ""
+) -> tuple[str, list[Array]]:
+    """Return all levels as arrays, and a letter for each axis: I for those of the stack."""
+    sizes, levels = read_pyramid(TiffFile(source), 0, page).sizes, []
+    for number in range(len(sizes)):
+        level = read_pyramid(TiffFile(source), number, page).level
+        key = f"{name} level {number}"
+        levels.append(
+            Pages(path, DATA, level.layout, level.outer, level.starts, level.sizes, source, cache, key)
+        )
+    axes = levels[0].layout.axes
+    return "I" * (levels[0].ndim - len(axes)) + axes, [*levels]
 
 
 def _layout(page: Directory, order: str) -> Layout | None:

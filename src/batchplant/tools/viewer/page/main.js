@@ -11,6 +11,7 @@ const PANELS = [
   { id: "model", title: "Tensors", when: (dataset) => dataset.layout === "model" },
   { id: "grid", title: "Samples" },
   { id: "episodes", title: "Episodes", when: (dataset) => dataset.episodes },
+  { id: "slide", title: "Slide", when: (dataset) => dataset.slides },
   { id: "overview", title: "Overview" },
   { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
   { id: "health", title: "Health" },

@@ -52,6 +52,7 @@ def dataset(session: Session, request: Request) -> Document:
         "pipeline": session.pipeline is not None,
         "live": session.live is not None,
         "episodes": len(begins_of(reader)),
+        "slides": reader._pyramids,
         "keys": reader._keys() is not None,
         "version": __version__,
     }

@@ -20,6 +20,7 @@ from ..episodes import camera_image, episode_of
 from ..jobs import Job, Progress
 from ..media import arrays, colours, overlays, recordings, tree
 from ..session import Session, integer_param, parse_integer
+from ..slides import Slide, slide_of
 from . import CACHED, cached
 
 # Samples whose overlays one request may ask for.
@@ -211,6 +212,30 @@ def tensors(session: Session, request: Request) -> Job:
     return Job.ready(arrays.select_tensors(job.value, *selection, start, count))
 
 
+# -- slides --------------------------------------------------------------------------------------------------
+
+
+def _slide(session: Session, request: Request) -> Slide:
+    number = _number(request, "n")
+    return session.slides.get(number, lambda: slide_of(session.dataset.reader, number))
+
+
+def _number(request: Request, name: str) -> int:
+    number = parse_integer(request.path_params[name])
+    return -1 if number is None else number
+
+
+def slide(session: Session, request: Request) -> Document:
+    """Describe a large image: its levels, and its planes."""
+    return _slide(session, request).describe()
+
+
+def slide_tile(session: Session, request: Request) -> Response:
+    level, row, column = (_number(request, name) for name in ("level", "row", "column"))
+    at = _integers(request.query_params, "at", ())
+    return cached(_slide(session, request).tile(level, row, column, at), "image/jpeg")
+
+
 # -- masks, trees, overlays ----------------------------------------------------------------------------------
 
 
@@ -290,6 +315,8 @@ ROUTES = {
     "strip/{n}/{field:path}": strip,
     "episode/{n}": episode,
     "camera/{n}/{field:path}": camera,
+    "slide/{n}": slide,
+    "slide/{n}/{level}/{row}/{column}": slide_tile,
     "slice/{n}/{field:path}": array_slice,
     "heat/{n}/{field:path}": heat_map,
     "statistics/{n}/{field:path}": array_statistics,
