@@ -166,6 +166,7 @@ void bind_example(nb::module_& module);
 void bind_tar(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_rle(nb::module_& module);
+void bind_sparse(nb::module_& module);
 void bind_parquet(nb::module_& module);
 void bind_chunks(nb::module_& module);
 void bind_features(nb::module_& module);

@@ -33,6 +33,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_tar(module);
     batchplant::bind_text(module);
     batchplant::bind_rle(module);
+    batchplant::bind_sparse(module);
     batchplant::bind_parquet(module);
     batchplant::bind_chunks(module);
     batchplant::bind_features(module);

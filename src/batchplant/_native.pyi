@@ -562,6 +562,19 @@ def fill_rows(
     padded to a multiple of so many tokens.
     """
 
+@overload
+def fill_rows(
+    indptr: NDArray[numpy.int64],
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    places: NDArray[numpy.int64],
+    out: NDArray[Any],
+) -> None:
+    """Add values of CSR rows to the rows of a dense array of their dtype.
+
+    places: for each column where it goes in a row of out, or -1. IndexError for a column that is not there.
+    """
+
 def lay_out(
     rows: NDArray[numpy.int64],
     document: NDArray[numpy.int64],

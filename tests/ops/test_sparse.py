@@ -83,8 +83,51 @@ def test_tensors_of_torch(reader):
     tensor = batch.to_torch()
     assert tensor.layout == torch.sparse_csr
     assert (tensor.to_dense().numpy() == matrix()).all()
-    assert (batch.to_dense([1]) == matrix()[:, [1]]).all()
+    assert isinstance(batch.to_dense(), torch.Tensor)
+    assert (batch.to_dense([4, 2]).numpy() == matrix()[:, [4, 2]]).all()
     assert (batch_of(reader).to_torch().to_dense().numpy() == matrix()).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint16", "bool"])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_rows_of_any_dtype_in_any_order_become_dense(dtype, index):
+    """Rows without values, and columns that are there twice or in no order."""
+    indices, values = np.array([4, 1, 1, 0, 4], index), np.array([1, 2, 3, 0, 1]).astype(dtype)
+    batch = SparseRows((np.array([0, 0, 3, 5, 5]), indices, values, 5))
+    expected = np.zeros((4, 5), dtype)
+    np.add.at(expected, ([1, 1, 1, 2, 2], indices), values)
+    dense = batch.to_dense()
+    assert dense.dtype == dtype
+    assert (dense == expected).all()
+    assert (batch.to_dense([4, 0]) == expected[:, [4, 0]]).all()
+    assert (batch.select([4, 0]).to_dense() == expected[:, [4, 0]]).all()
+    for columns in ([5], [-1], [1, 1]):
+        with pytest.raises(OptionError, match="numbers below 5, each once"):
+            batch.to_dense(columns)
+    torch = pytest.importorskip("torch")
+    if dtype != "uint16":
+        tensors = SparseRows((*map(torch.as_tensor, batch[:3]), 5))
+        assert (tensors.to_dense([4, 0]).numpy() == expected[:, [4, 0]]).all()
+
+
+def test_rows_without_values():
+    """A whole batch of them, through every op."""
+    batch = SparseRows((np.zeros(4, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), 5))
+    for op in (ops.NormalizeTotal(), ops.Log1p(), ops.Binarize(), ops.ToDense()):
+        result = op.run(batch, np.arange(3), None)
+        assert not (result if isinstance(result, np.ndarray) else result.to_dense()).any()
+    assert batch.select([2]).shape == (3, 1)
+    assert batch.rows(1).to_dense().shape == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"),
+    [([0, 2], [0, 5]), ([0, 2], [-1, 0]), ([0, 3], [0, 1]), ([-1, 2], [0, 1]), ([2, 0], [0, 1])],
+)
+def test_rows_that_lie_are_refused(indptr, indices):
+    rows = SparseRows((np.array(indptr), np.array(indices), np.ones(2, np.float32), 5))
+    with pytest.raises(IndexError):
+        rows.to_dense()
 
 
 def test_ops_are_those_of_the_dense_matrix(reader):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import needs
+from .. import _native
+from ..errors import OptionError, needs
 from ..schema.columns import AnyArray, starts_of
 from . import hooks
 
@@ -81,23 +82,45 @@ class SparseRows(tuple[Any, ...]):
     def select(self, columns: Sequence[int]) -> SparseRows:
         """Return the rows with only these columns, in this order: column ``columns[i]`` becomes column i."""
         indptr, indices, values = self.arrays()
-        places = np.full(self.shape[1], -1, indices.dtype)
-        places[np.asarray(columns, np.int64)] = np.arange(len(columns))
-        places = places[indices]
+        places = self._places(columns)[indices]
         chosen = places >= 0
         # How many are chosen before each value, and so before each row.
         indptr = starts_of(chosen.astype(np.int64))[indptr]
-        return SparseRows((indptr, places[chosen], values[chosen], len(columns)))
+        return SparseRows((indptr, places[chosen].astype(indices.dtype), values[chosen], len(columns)))
 
-    def to_dense(self, columns: Sequence[int] | None = None) -> AnyArray:
-        """Return an array of all columns, or of these in this order; a column given twice adds up."""
-        if columns is not None:
-            return self.select(columns).to_dense()
-        indptr, indices, values = self.arrays()
-        dense = np.zeros(self.shape, values.dtype)
-        places = np.repeat(np.arange(self.shape[0]) * self.shape[1], np.diff(indptr)) + indices
-        if (np.diff(places) > 0).all():
-            dense.reshape(-1)[places] = values
-        else:
-            np.add.at(dense.reshape(-1), places, values)
-        return dense
+    def to_dense(self, columns: Sequence[int] | None = None) -> Any:
+        """Return an array of all columns, or of these in this order; values of one column add up.
+
+        Of tensors it is a tensor on their device.
+        """
+        places = np.arange(self.shape[1]) if columns is None else self._places(columns)
+        shape = self.shape[0], self.shape[1] if columns is None else len(columns)
+        if hasattr(self.values, "device") and hasattr(self.values, "new_zeros"):
+            return self._dense_tensor(places, shape)
+        indptr, indices, values = map(np.ascontiguousarray, self.arrays())
+        # Half floats are added as floats.
+        dtype = np.dtype(np.float32 if values.dtype == np.float16 else values.dtype)
+        kind: Any = f"u{dtype.itemsize}" if dtype.kind == "i" else dtype
+        dense = np.zeros(shape, dtype)
+        numbers = values.astype(dtype, copy=False).view(kind)
+        _native.fill_rows(indptr.astype(np.int64, copy=False), indices, numbers, places, dense.view(kind))
+        return dense.astype(values.dtype, copy=False)
+
+    def _dense_tensor(self, places: AnyArray, shape: tuple[int, int]) -> Any:
+        torch = hooks.part("torch").torch
+        indptr, indices, values = self[:3]
+        rows = torch.repeat_interleave(torch.arange(shape[0], device=values.device), indptr.diff())
+        chosen = torch.as_tensor(places, device=values.device)[indices.long()]
+        kept = chosen >= 0
+        dense = values.new_zeros(shape)
+        return dense.index_put_((rows[kept], chosen[kept]), values[kept], accumulate=True)
+
+    def _places(self, columns: Sequence[int]) -> AnyArray:
+        """Return for each column its place among these, or -1."""
+        numbers = np.asarray(columns, np.int64).reshape(-1)
+        places = np.full(self.shape[1], -1)
+        inside = ((numbers >= 0) & (numbers < self.shape[1])).all()
+        if not inside or len(np.unique(numbers)) < len(numbers):
+            raise OptionError(f"columns are numbers below {self.shape[1]}, each once, not {columns}")
+        places[numbers] = np.arange(len(numbers))
+        return places

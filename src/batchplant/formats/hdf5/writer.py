@@ -28,7 +28,7 @@ from ...schema.columns import AnyArray, AnyDType, Columns, Ragged, dense_of
 from ...storage import Patch, open_source
 from ..base.arrays.parts import Chunks, chunk_shapes
 from ..base.records import note_of
-from .sink import Overlay, Sink
+from ..base.sink import Overlay, Sink
 
 # -- attributes ---------------------------------------------------------------------------------------
 # Attributes as HDF5 has them: values of its types, the names of axes as labels and dimension scales.
@@ -92,7 +92,7 @@ def attribute(value: Any) -> Any:
 # -- growing ------------------------------------------------------------------------------------------
 # Datasets of an HDF5 file that grow: new rows behind those that are there.
 #
-# The library changes a file all over when it appends to it. It works on an :class:`~.sink.Overlay`, so that
+# The library changes a file all over when it appends to it. It works on an Overlay, so that
 # what it changes is written by one change at the end, and a killed writer leaves the file as it was.
 
 RESERVED = "batchplant"

@@ -3,24 +3,26 @@
 A sample is a row (a cell): ``X`` is dense, or a :class:`~batchplant.Sparse` row whose columns are named by
 ``var``; each column of ``obs`` is a field, categories an ``Int`` with names; ``obs_names`` is the index. Rows
 of a CSR matrix are runs of two arrays: a batch reads the chunks that it touches, each once. A CSC matrix is
-turned into rows in memory. The formats HDF5 and Zarr read all arrays, and bound what damaged ones claim.
+turned into rows once, in memory or in a file. The formats HDF5 and Zarr read all arrays, and bound what
+damaged ones claim. :func:`save` writes ``.h5ad``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..codecs.sparse import pack_rows, rows_outside
-from ..data.arrays import MemoryArray
-from ..data.concat import concat
-from ..data.reader import Reader, open_reader
-from ..errors import (
+from ...codecs.sparse import pack_rows, rows_outside
+from ...data.arrays import MemoryArray
+from ...data.concat import concat
+from ...data.reader import Reader, open_reader
+from ...errors import (
     DamagedError,
     FieldNameError,
     NotFoundError,
@@ -31,18 +33,20 @@ from ..errors import (
     no_such,
     on_error,
 )
-from ..schema import Bool, Field, Float, Int, Schema, Sparse, Tensor, Text
-from ..schema.columns import I64, AnyArray, Column, Columns, Flags, Ragged, as_bytes, starts_of
-from ..storage import NOTE_ERRORS, is_plain, parse_object, read_beside, tree
-from ..storage import join as path_join
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from ...schema import Bool, Field, Float, Int, Schema, Sparse, Tensor, Text
+from ...schema.columns import I64, AnyArray, AnyDType, Column, Columns, Flags, Ragged, as_bytes, starts_of
+from ...storage import NOTE_ERRORS, is_plain, parse_object, read_beside, tree, write_errors
+from ...storage import join as path_join
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
+from .saving import INDEX, save
 
-__all__ = ["join"]
+__all__ = ["join", "save"]
 
-INDEX = "_index"
 # Values of a contiguous matrix that are one block to a quasi-random order.
 BLOCK_VALUES = 1 << 20
+# Values of a matrix by columns that are turned into rows at a time.
+TURNED_VALUES = 1 << 22
 SPARSE = ("csr_matrix", "csc_matrix")
 
 
@@ -108,10 +112,10 @@ class _Store:
 
 
 class _Frame:
-    """Columns of ``obs``."""
+    """Columns of ``obs`` or ``var``."""
 
-    def __init__(self, store: _Store, names: Mapping[str, Sequence[str | None]]) -> None:
-        self.reader, self.index = store.columns("obs")
+    def __init__(self, store: _Store, axis: str, names: Mapping[str, Sequence[str | None]]) -> None:
+        self.reader, self.index = store.columns(axis)
         self.fields: dict[str, Field] = {}
         self._arrays: dict[str, tuple[str, str | None]] = {}
         # New codes of those that are stored, by column.
@@ -121,7 +125,7 @@ class _Frame:
             if array == self.index:
                 continue
             if part == "codes" and isinstance(field, Int):
-                own = _texts(store.open(f"obs/{name}", ["categories"]), "categories")
+                own = _texts(store.open(f"{axis}/{name}", ["categories"]), "categories")
                 new = tuple(category for category in names.get(name, own) if category is not None)
                 places = {category: place for place, category in enumerate(new)}
                 if not set(own) <= set(new) or len(places) < len(new):
@@ -167,7 +171,9 @@ def _texts(reader: Reader, name: str) -> list[str]:
 class _Matrix:
     """Rows of a dense or sparse matrix; ``columns``: its place in the file of each column, or -1."""
 
-    def __init__(self, store: _Store, path: str, shape: tuple[int, int], memory: int) -> None:
+    def __init__(
+        self, store: _Store, path: str, shape: tuple[int, int], memory: int, scratch: str | None
+    ) -> None:
         self._path, self._shape = path, shape
         kind = self._kind(store)
         self._dense: Reader | None = None
@@ -193,7 +199,7 @@ class _Matrix:
         if ends != [0, len(reader)] or (np.diff(self._indptr) < 0).any():
             raise DamagedError(f"indptr does not divide {len(reader)} values into rows")
         if kind == SPARSE[1]:
-            self._transpose(memory)
+            self._transpose(memory, scratch)
 
     def _kind(self, store: _Store) -> str:
         """Return the encoding, by its structure where that says enough."""
@@ -209,26 +215,46 @@ class _Matrix:
             raise SchemaError(f"its encoding-type {kind!r} is none of array, {', '.join(SPARSE)}")
         return str(kind)
 
-    def _transpose(self, memory: int) -> None:
-        """Turn columns into rows, in memory."""
-        values, (rows, columns) = len(self._data), self._shape
-        needed = values * (self._data.dtype.itemsize + 2 * self._indices.dtype.itemsize + 24)
-        if needed > memory:
+    def _transpose(self, memory: int, scratch: str | None) -> None:
+        """Turn columns into rows, in memory or, where that is too little, in a file."""
+        count, (rows, columns) = len(self._data), self._shape
+        index = np.dtype(np.int32 if columns <= 1 << 31 else np.int64)
+        needed = count * (self._data.dtype.itemsize + index.itemsize)
+        if needed > memory and scratch is None:
             raise OptionError(
-                f"it is stored by columns (CSC), and turning it into rows takes {needed:,} bytes of memory: "
-                f"allow it with memory={needed}, or store it as CSR"
+                f"it is stored by columns (CSC), and turning it into rows takes {needed:,} bytes: allow them "
+                f"in memory with memory={needed}, or in a file with scratch=FOLDER; or store it as CSR"
             )
+        where = None if needed <= memory else scratch
+        if where is not None and not os.path.isdir(where):
+            raise OptionError(f"scratch is a folder, and {where} is none")
         warnings.warn(
-            f"{self._path} is stored by columns (CSC): it is turned into rows in memory", stacklevel=6
+            f"{self._path} is stored by columns (CSC): it is turned into rows in {where or 'memory'}",
+            stacklevel=6,
         )
-        row_of = np.asarray(self._indices).astype(np.int64)
-        if values and not 0 <= row_of.min() <= row_of.max() < rows:
-            raise DamagedError(f"an index is none of {rows} rows")
-        order = np.argsort(row_of, kind="stable")
-        column_of = np.repeat(np.arange(columns, dtype=np.int32), np.diff(self._indptr))
-        self._data = MemoryArray(self._data.path, "data", np.asarray(self._data)[order])
-        self._indices = MemoryArray(self._data.path, "indices", column_of[order])
-        self._indptr = starts_of(np.bincount(row_of, minlength=rows))
+        parts = [slice(start, start + TURNED_VALUES) for start in range(0, count, TURNED_VALUES)]
+        counts = np.zeros(rows, np.int64)
+        for part in parts:
+            row_of = np.asarray(self._indices[part]).astype(np.int64)
+            if not 0 <= row_of.min() <= row_of.max() < rows:
+                raise DamagedError(f"an index is none of {rows} rows")
+            counts += np.bincount(row_of, minlength=rows)
+        starts = starts_of(counts)
+        data, indices = _empty(count, self._data.dtype, where), _empty(count, index, where)
+        ends = starts[:-1].copy()
+        for part in parts:
+            row_of = np.asarray(self._indices[part]).astype(np.int64)
+            order = np.argsort(row_of, kind="stable")
+            row_of = row_of[order]
+            chosen, firsts, sizes = np.unique(row_of, return_index=True, return_counts=True)
+            places = ends[row_of] + np.arange(len(row_of)) - np.repeat(firsts, sizes)
+            ends[chosen] += sizes
+            data[places] = np.asarray(self._data[part])[order]
+            values = np.arange(part.start, part.start + len(row_of))
+            indices[places] = np.searchsorted(self._indptr, values[order], "right") - 1
+        self._data = MemoryArray(self._data.path, "data", data)
+        self._indices = MemoryArray(self._data.path, "indices", indices)
+        self._indptr = starts
 
     def blocks(self) -> I64 | None:
         """Return the chunk that each row begins in."""
@@ -261,33 +287,59 @@ class _Matrix:
         return pack_rows(field, counts, indices, values)
 
 
+def _empty(count: int, dtype: AnyDType, folder: str | None) -> AnyArray:
+    """Return an array in memory, or in a file without a name in this folder."""
+    if folder is None or not count:
+        return np.empty(count, dtype)
+    with write_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):
+            # A full disk would end the process where a page of it is written.
+            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
+        return np.memmap(file, dtype, "w+", shape=(count,))
+
+
 class AnnDataReader(Reader):
-    """Reads AnnData. ``obs``: only these columns; ``layers``, ``obsm``: names of matrices to read besides X;
-    ``genes``: only these columns of X and layers, by name, in this order; ``outer``: those that are not there
-    are zeros; ``categories``: categories of columns of obs, in this order, and None where a value may be
-    missing; ``memory``: bytes that turning a CSC matrix into rows may take; ``cache``: bytes of unpacked
-    chunks kept.
+    """Reads AnnData. ``axis``: what a sample is, a row of obs or one of var (without matrices); ``obs``: only
+    these columns; ``layers``, ``obsm``: names of matrices to read besides X; ``genes``: only these columns of
+    X and layers, by name, in this order; ``outer``: those that are not there are zeros; ``categories``:
+    categories of columns of obs, in this order, and None where a value may be missing; ``memory``: bytes that
+    turning a CSC matrix into rows may take; ``scratch``: a folder for such rows where it is more; ``cache``:
+    bytes of unpacked chunks kept.
     """
 
     def __init__(
-        self, path: str, *, obs: Iterable[str] | None = None, layers: Iterable[str] = (),
+        self, path: str, *, axis: str = "obs", obs: Iterable[str] | None = None, layers: Iterable[str] = (),
         obsm: Iterable[str] = (), genes: Iterable[str] | None = None, outer: bool = False,
         categories: Mapping[str, Sequence[str | None]] | None = None, memory: int = 2 << 30,
-        cache: int | None = None,
+        scratch: str | None = None, cache: int | None = None,
     ) -> None:  # fmt: skip
-        self.path = path
+        if axis not in ("obs", "var"):
+            raise OptionError(f"axis is obs or var, not {axis!r}", path=path)
+        self.path, self._axis = path, axis
         self._store = _Store(path, cache)
         with on_error(self.close), located(path=path):
-            self._open(obs, tuple(layers), tuple(obsm), genes, outer, categories or {}, memory)
+            self._matrices: dict[str, _Matrix] = {}
+            self._obsm: dict[str, Reader] = {}
+            self._frame = _Frame(self._store, axis, categories or {})
+            self.length = len(self._frame.reader)
+            fields: dict[str, Field] = {}
+            if axis == "obs":
+                fields = self._open(tuple(layers), tuple(obsm), genes, outer, (memory, scratch))
+            chosen = Schema(self._frame.fields).select(self._frame.fields if obs is None else obs)
+            overlap = set(chosen) & {*fields, f"{axis}_names"}
+            if overlap:
+                raise SchemaError(
+                    f"columns of {axis} are called {', '.join(overlap)}: leave them out with obs=[…]"
+                )
+            self.schema = Schema({**fields, **chosen, f"{axis}_names": Text()})
 
     def _open(
-        self, obs: Iterable[str] | None, layers: Sequence[str], obsm: Sequence[str],
-        genes: Iterable[str] | None, outer: bool, categories: Mapping[str, Sequence[str | None]], memory: int,
-    ) -> None:  # fmt: skip
-        self._frame = _Frame(self._store, categories)
+        self, layers: Sequence[str], obsm: Sequence[str], genes: Iterable[str] | None, outer: bool,
+        room: tuple[int, str | None],
+    ) -> dict[str, Field]:  # fmt: skip
+        """Open the matrices; return their fields."""
         var, index = self._store.columns("var")
         own = tuple(_texts(var, index))
-        self.length = len(self._frame.reader)
         names, self._columns = own, None
         if genes is not None:
             names, places = tuple(genes), {name: place for place, name in enumerate(own)}
@@ -298,11 +350,10 @@ class AnnDataReader(Reader):
             for place, name in enumerate(names):
                 if name in places:
                     self._columns[places[name]] = place
-        self._matrices: dict[str, _Matrix] = {}
         fields: dict[str, Field] = {}
         for name in ("X", *(f"layers.{layer}" for layer in layers)):
             with located(field=name):
-                matrix = _Matrix(self._store, name.replace(".", "/", 1), (self.length, len(own)), memory)
+                matrix = _Matrix(self._store, name.replace(".", "/", 1), (self.length, len(own)), *room)
             self._matrices[name] = matrix
             dense = Tensor(matrix.dtype, (len(names),))
             fields[name] = dense if matrix._dense is not None else Sparse(len(names), matrix.dtype, names)
@@ -311,11 +362,7 @@ class AnnDataReader(Reader):
             fields[name] = reader.schema[name.partition(".")[2]]
             if len(reader) != self.length:
                 raise DamagedError(f"it has {len(reader)} rows for {self.length} samples", field=name)
-        chosen = Schema(self._frame.fields).select(self._frame.fields if obs is None else obs)
-        overlap = set(chosen) & {*fields, "obs_names"}
-        if overlap:
-            raise SchemaError(f"columns of obs are called {', '.join(overlap)}: leave them out with obs=[…]")
-        self.schema = Schema({**fields, **chosen, "obs_names": Text()})
+        return fields
 
     @property
     def var_names(self) -> tuple[str, ...]:
@@ -339,13 +386,13 @@ class AnnDataReader(Reader):
         if name in self._obsm:
             inner = name.partition(".")[2]
             return self._obsm[name].read(rows, [inner])[inner]
-        if name == "obs_names":
+        if name == f"{self._axis}_names":
             return self._frame.reader.read(rows, [self._frame.index])[self._frame.index]
         return self._frame.read(name, rows)
 
     def blocks(self) -> I64 | None:
         """Return the chunk of X that each row begins in."""
-        return self._matrices["X"].blocks()
+        return self._matrices["X"].blocks() if "X" in self._matrices else None
 
     def close(self) -> None:
         self._store.close()
