@@ -216,6 +216,78 @@ def test_georeference(tmp_path):
     assert bp.open(path, level=1).attributes["data"]["transform"] == (20, 0, UTM[0], 0, -20, UTM[1])
 
 
+ZOO = [
+    {"dtype": "uint8", "count": 3, "compress": "JPEG", "photometric": "YCBCR"},
+    {"dtype": "uint8", "count": 4, "compress": "WEBP", "webp_lossless": True},
+    {"dtype": "uint8", "count": 1, "compress": "PACKBITS", "nodata": 7, "bigtiff": "YES"},
+    {"dtype": "int16", "count": 3, "compress": "DEFLATE", "predictor": 2, "interleave": "band"},
+    {"dtype": "uint16", "count": 2, "compress": "LZW", "predictor": 2, "endianness": "BIG", "nodata": 0},
+    {"dtype": "uint16", "count": 1, "compress": "ZSTD", "nbits": 12},
+    {"dtype": "float32", "count": 2, "compress": "LERC_DEFLATE", "nodata": float("nan")},
+    {
+        "dtype": "float64",
+        "count": 3,
+        "compress": "ZSTD",
+        "predictor": 3,
+        "endianness": "BIG",
+        "bigtiff": "YES",
+    },
+    {"dtype": "int32", "count": 1, "sparse_ok": True, "nodata": -5},
+]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("options", ZOO, ids=lambda options: f"{options['dtype']} {options.get('compress')}")
+def test_values_are_those_of_rasterio(options, tmp_path):
+    rasterio = pytest.importorskip("rasterio")
+    count, dtype, nodata = options["count"], options["dtype"], options.get("nodata")
+    y, x = np.mgrid[:150, :201]
+    values = np.stack([x + y // 2 * (n + 1) for n in range(count)]).clip(0, 255).astype(dtype)
+    values[:, 20:90, 40:130] = 7 if nodata is None else nodata
+    path = tmp_path / "a.tif"
+    transform = rasterio.Affine(10, 0.5, 500_000, -0.25, -10, 4_600_000)
+    layout = {"tiled": True, "blockxsize": 64, "blockysize": 32, "interleave": "pixel"}
+    profile = {"driver": "GTiff", "height": 150, "width": 201, "crs": "EPSG:3035", "transform": transform}
+    with rasterio.open(path, "w", **profile | layout | options) as out:
+        out.write(values[:, 64:128], window=rasterio.windows.Window(0, 64, 201, 64))
+        if not options.get("sparse_ok"):
+            out.write(values)
+        out.build_overviews([2, 4], rasterio.enums.Resampling.nearest)
+    for level in range(3):
+        with rasterio.open(path, **({"overview_level": level - 1} if level else {})) as file:
+            wanted, place = file.read(), tuple(file.transform)[:6]
+        with bp.open(path, level=level) as data:
+            array = np.asarray(data.array("data"))
+            bands = (
+                array[None] if count == 1 else array if array.shape[0] == count else array.transpose(2, 0, 1)
+            )
+            assert array.dtype == wanted.dtype
+            if options.get("compress") == "JPEG":
+                # GDAL smooths colours otherwise where blocks of JPEG meet; ours are those of tifffile.
+                assert np.abs(bands.astype(int) - wanted).mean() < 1
+            else:
+                assert np.array_equal(bands, wanted, equal_nan=array.dtype.kind == "f")
+            facts = data.attributes["data"]
+            assert facts["transform"] == pytest.approx(place, rel=1e-12)
+            assert facts["crs"] == "EPSG:3035"
+            assert ("nodata" in facts) == (nodata is not None)
+
+
+@pytest.mark.reference
+def test_a_slide_is_as_openslide_reads_it(tmp_path):
+    openslide = pytest.importorskip("openslide")
+    path, _ = slide(tmp_path / "a.svs")
+    with openslide.OpenSlide(str(path)) as reference:
+        assert reference.detect_format(str(path)) == "aperio"
+        for level, (width, height) in enumerate(reference.level_dimensions):
+            region = np.asarray(reference.read_region((0, 0), level, (width, height)))[..., :3]
+            with bp.open(path, level=level) as data:
+                assert data.levels[level] == (height, width)
+                values = np.asarray(data.array("data"))
+            # Another build of the decoder may round differently.
+            assert np.abs(values.astype(int) - region).max() <= 2
+
+
 @pytest.fixture
 def scenes(tmp_path):
     values = {}

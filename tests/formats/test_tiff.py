@@ -56,6 +56,20 @@ def test_a_file_of_tifffile():
     )
 
 
+@pytest.mark.parametrize("name", ["cog-deflate", "cog-lerc"])
+def test_files_of_gdal(name):
+    path = repository.GOLDEN / "tiff" / name
+    wanted = np.load(path.with_suffix(".npz"))
+    for level, part in enumerate(("full", "low")):
+        with bp.open(path.with_suffix(".tif"), level=level) as data:
+            array = np.moveaxis(np.asarray(data.array("data")), -1, 0)
+            assert np.array_equal(array, wanted[part], equal_nan=array.dtype.kind == "f")
+            facts = data.attributes["data"]
+            assert facts["transform"] == (10 * 2**level, 0, 500_000, 0, -10 * 2**level, 4_600_000)
+            assert facts["crs"] == "EPSG:32633"
+            assert facts["nodata"] == -999 or np.isnan(facts["nodata"])
+
+
 def test_one_page_is_its_rows(tmp_path):
     path = written(tmp_path / "a.tiff", STACK[0], tile=(16, 32))
     with bp.open(path) as data:
@@ -95,6 +109,49 @@ def test_jpeg_tiles(tmp_path):
     assert array.shape == (100, 140, 3)
     wanted = tifffile.imread(path)
     assert np.array_equal(array[20:70, 30:100], wanted[20:70, 30:100])
+
+
+IMAGES = {"jpeg2000": 34712, "aperio": 33005, "webp": 50001, "lerc": 34887}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_tiles_that_are_images_of_their_own(name, tmp_path):
+    y, x = np.mgrid[0:100, 0:140]
+    smooth = np.stack([y, x, y // 2 + x // 2], axis=-1).astype(np.uint8)
+    lossless = {"compressionargs": {"level": 0}} if "2000" in name or name == "aperio" else {}
+    path = written(
+        tmp_path / "a.tif", smooth, photometric="rgb", tile=(32, 48), compression=IMAGES[name], **lossless
+    )
+    with bp.open(path) as data:
+        assert np.array_equal(np.asarray(data.array("data")), tifffile.imread(path))
+
+    def sound():
+        try:
+            with bp.open(path, format="tiff") as data:
+                data.read(range(len(data)))
+            return True
+        except bp.BatchplantError:
+            return False
+
+    with memory_bounded(64 << 20):
+        for what, good in survive(cuts(path), sound):
+            assert not good, f"unnoticed: {what}"
+        for _ in survive(flips(path), sound):
+            pass
+
+
+def test_tiles_that_claim_another_size(tmp_path):
+    values = np.zeros((64, 64, 3), np.uint8)
+    for name, offset in (("jpeg2000", 8), ("lerc", 14), ("webp", 26)):
+        path = written(tmp_path / "a.tif", values, photometric="rgb", tile=(64, 64), compression=IMAGES[name])
+        with tifffile.TiffFile(path) as file:
+            start = file.pages[0].dataoffsets[0]
+        data = bytearray(path.read_bytes())
+        data[start + offset : start + offset + 2] = b"\x3f\x00"
+        path.write_bytes(data)
+        with memory_bounded(64 << 20), pytest.raises(bp.DamagedError) as caught, bp.open(path) as reader:
+            reader.read([0])
+        assert caught.value.offset == start
 
 
 def test_a_pyramid(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .... import _native
+from ....codecs import image
 from ....codecs.media.tiff import RGB, YCBCR
 from ....data.arrays import ChunkedArray, Index
 from ....errors import BatchplantError, DamagedError, SchemaError, needs
@@ -25,8 +26,10 @@ DATA = "data"
 NONE, JPEG = 1, 7
 NAMES = {
     1: "none", 5: "LZW", 7: "JPEG", 8: "Deflate", 32773: "PackBits", 32946: "Deflate", 34925: "LZMA",
-    50000: "zstd",
+    50000: "zstd", 33005: "JPEG 2000", 34712: "JPEG 2000", 34887: "LERC", 50001: "WebP",
 }  # fmt: skip
+# Tiles that are images of their own, with a header that names their size.
+JPEG_2000, LERC, WEBP = (33005, 34712), 34887, 50001
 DECODERS = {
     5: "lzw_decode", 8: "deflate_decode", 32773: "packbits_decode", 32946: "deflate_decode",
     34925: "lzma_decode", 50000: "zstd_decode",
@@ -37,6 +40,10 @@ PREDICTORS = (1, 2, 3)
 # A marker of JPEG with the meaning of its three colours: 0 red, green and blue, 1 luma and chroma.
 ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
 GDAL_NODATA = 42113
+# Markers SOC and SIZ of JPEG 2000 with their length and profile; width, height, left, top; tiles; colours.
+J2K_SIZ = struct.Struct(">8s4I16xH")
+# Bytes of LERC beside the values.
+LERC_OVERHEAD = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +109,7 @@ class Layout:
         return layout
 
     def _check_readable(self) -> None:
-        if self.compression not in (NONE, JPEG, *DECODERS):
+        if self.compression not in (NONE, JPEG, *JPEG_2000, LERC, WEBP, *DECODERS):
             raise SchemaError(f"tiles of compression {self.compression} are not read; convert them")
         jpeg = (self.bits, self.photometric in (RGB, YCBCR), self.chunks[-1] if self.axes[-1] == "S" else 1)
         if self.compression == JPEG and jpeg not in ((8, True, 3), (8, False, 1)):
@@ -141,6 +148,9 @@ def _fill(text: str, dtype: AnyDType) -> float:
     """Return the value of tiles that were not written."""
     try:
         value = float(text)
+        if math.isnan(value) and dtype.kind in "fc":
+            # One object, so that layouts with it are equal.
+            return math.nan
         return value if dtype.kind in "fc" or np.array(int(value), dtype) == value else 0
     except (ValueError, OverflowError):
         return 0
@@ -221,6 +231,8 @@ class Pages(ChunkedArray):
         layout, dtype = self.layout, np.dtype(self.layout.order + self.layout.dtype)
         if layout.compression == JPEG:
             return self._jpeg(data, shape)
+        if layout.compression in (*JPEG_2000, LERC, WEBP):
+            return self._image(data, shape)
         # Lines of pixels are padded to whole bytes.
         runs = shape[-2:] if layout.axes[-1] == "S" else shape[-1:]
         line = -(-math.prod(runs) * layout.bits // 8)
@@ -263,17 +275,44 @@ class Pages(ChunkedArray):
         except Exception as error:
             raise DamagedError(f"it does not unpack: {type(error).__name__}: {error}") from None
 
+    def _image(self, data: U8, shape: tuple[int, ...]) -> AnyArray:
+        """Unpack a tile that is an image; its own size is checked before memory is taken for it."""
+        layout = self.layout
+        rows, columns = (shape[layout.axes.index(axis)] for axis in "YX")
+        colours = shape[-1] if layout.axes[-1] == "S" else 1
+        out = np.empty((rows, columns, colours)[: 2 + (colours > 1)], self.dtype)
+        values: Any = None
+        try:
+            if layout.compression == WEBP:
+                header = image.header(data)
+                if (header.encoding, header.height, header.width) == ("webp", rows, columns):
+                    # Alpha that is opaque everywhere may be left out.
+                    values = np.full_like(out, 255)
+                    decoded = image.decode(data)
+                    values[..., : decoded.shape[2]] = decoded
+            elif layout.compression == LERC:
+                values = _lerc(data, out)
+            elif _size_of_j2k(data) == (rows, columns, colours):
+                values = _codecs().jpeg2k_decode(data, out=out)
+        # Each codec raises an error of its own.
+        except Exception as error:
+            raise DamagedError(f"it does not unpack: {type(error).__name__}: {error}") from None
+        if values is None:
+            name = NAMES[layout.compression]
+            raise DamagedError(f"it is no {name} of {rows} × {columns} pixels in {colours} colours")
+        return np.asarray(values, self.dtype).reshape(shape)
+
     def _jpeg(self, data: U8, shape: tuple[int, ...]) -> AnyArray:
-        image = jpeg_of(self.layout, data)
+        jpeg = jpeg_of(self.layout, data)
         # Its own header says how much it takes.
-        kind, width, height = _native.probe(image, np.zeros(1, np.int64), np.array([image.size]))[0].tolist()[
+        kind, width, height = _native.probe(jpeg, np.zeros(1, np.int64), np.array([jpeg.size]))[0].tolist()[
             :3
         ]
         rows, columns = (shape[self.layout.axes.index(axis)] for axis in "YX")
         if kind != 1 or width < columns or height < rows or width * height > 4 * rows * columns + 65536:
             raise DamagedError(f"it is no JPEG of {rows} × {columns} pixels")
         try:
-            values = _native.jpeg_decode(image, "RGB" if self.layout.photometric in (RGB, YCBCR) else "L")
+            values = _native.jpeg_decode(jpeg, "RGB" if self.layout.photometric in (RGB, YCBCR) else "L")
         except ValueError as error:
             raise DamagedError(f"it does not unpack: {error}") from None
         return np.ascontiguousarray(values[:rows, :columns]).reshape(shape)
@@ -303,6 +342,30 @@ def jpeg_of(layout: Layout, data: U8) -> U8:
         ADOBE + struct.pack("B", layout.photometric == YCBCR) if layout.photometric in (RGB, YCBCR) else b""
     )
     return np.concatenate([np.frombuffer(b"\xff\xd8" + colours + tables, np.uint8), data[2:]])
+
+
+def _lerc(data: U8, out: AnyArray) -> AnyArray:
+    """Unpack LERC, which may be packed once more, into an array; it refuses one of another size."""
+    codecs, magic = _codecs(), data[:4].tobytes()
+    if not magic.startswith(b"Lerc"):
+        unpack = codecs.zstd_decode if magic == b"\x28\xb5\x2f\xfd" else codecs.deflate_decode
+        data = unpack(data, out=np.empty(2 * out.nbytes + LERC_OVERHEAD, np.uint8))
+    values, valid = codecs.lerc_decode(data, masks=True, out=out)
+    if valid is not None and values.dtype.kind == "f":
+        values[~np.asarray(valid, bool)] = np.nan
+    return np.asarray(values)
+
+
+def _size_of_j2k(data: U8) -> tuple[int, int, int] | None:
+    """Return height, width and colours of a codestream of JPEG 2000, all of one size; None for others."""
+    head = data[: J2K_SIZ.size].tobytes()
+    if len(head) < J2K_SIZ.size or head[:4] != b"\xff\x4f\xff\x51":
+        return None
+    _, width, height, left, top, colours = J2K_SIZ.unpack(head)
+    # Depth, and steps across and down, of each colour.
+    sampling = data[len(head) : len(head) + 3 * colours]
+    good = len(sampling) == 3 * colours > 0 and (sampling.reshape(-1, 3)[:, 1:] == 1).all()
+    return (height - top, width - left, colours) if good else None
 
 
 def _codecs() -> Any:
