@@ -40,8 +40,6 @@ from batchplant.formats.registry import all_formats
 
 # What a cell may unpack to while we fuzz, and what the process may take beyond what its libraries need.
 CELL, ROOM = 32 << 20, 1 << 30
-# Seconds of CPU, and of waiting, that one file may take.
-BUSY, WAITING = 10.0, 120.0
 # Findings that look alike are kept so many times; a case with so many is left.
 ALIKE, MOST = 2, 12
 COUNTS = struct.Struct("<qqq")
@@ -109,6 +107,9 @@ def load(dataset: bp.Reader, resize: bool) -> None:
 
 class Run:
     """One case: its datasets, and how far it is. The counts are shared with the child."""
+
+    # Seconds of CPU, and of waiting, that one file may take.
+    busy_seconds, waiting_seconds = 10.0, 120.0
 
     def __init__(self, name: str, folder: Path, seed: int, keep: Path) -> None:
         self.name, self.seed, self.keep = name, seed, keep
@@ -197,7 +198,10 @@ class Run:
         for number in range(self.at, self.at + count):
             self._shared[:] = COUNTS.pack(number, wrong, result)
             one, path, rng = self.damage(number)
-            for timer, seconds in ((signal.ITIMER_PROF, BUSY), (signal.ITIMER_REAL, WAITING)):
+            for timer, seconds in (
+                (signal.ITIMER_PROF, self.busy_seconds),
+                (signal.ITIMER_REAL, self.waiting_seconds),
+            ):
                 signal.setitimer(timer, seconds)
             try:
                 wrong += not look(one, rng)

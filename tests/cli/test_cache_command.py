@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 import batchplant
 from batchplant.cli import main
 from batchplant.storage.remote import RemoteSource
-from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import partial_folder, write_note
+from chunks import shrink_chunks
 from proxy import Proxy, Request
 from servers import Bucket
 
@@ -159,9 +158,7 @@ SAMPLES, EACH = 25, 20_000
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Small blocks, so that small datasets have many."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("batchplant.") and getattr(module, "CHUNK_BYTES", None) == CHUNK_BYTES:
-            monkeypatch.setattr(module, "CHUNK_BYTES", 100_000)
+    shrink_chunks(monkeypatch, 100_000)
     return 100_000
 
 

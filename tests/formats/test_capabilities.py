@@ -816,16 +816,19 @@ def beyond_beton(folder: Path, patch: pytest.MonkeyPatch) -> None:
         out.append({"image": image.encode(np.zeros((1, 65_536, 3), np.uint8), "png")})
 
 
-def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
+def shrink_shards(patch: pytest.MonkeyPatch) -> None:
     assert shards.MAX_SHARD_BYTES == (1 << 32) - 1
     patch.setattr(shards, "MAX_SHARD_BYTES", shards.RESERVED_BYTES + SIZE)
+
+
+def beyond_mds(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    shrink_shards(patch)
     with bp.create(folder / "a.mds", {"blob": bp.Bytes()}, size_limit=SIZE) as out:
         out.append({"blob": bytes(SIZE + 1)})
 
 
 def beyond_litdata(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    assert shards.MAX_SHARD_BYTES == (1 << 32) - 1
-    patch.setattr(shards, "MAX_SHARD_BYTES", shards.RESERVED_BYTES + SIZE)
+    shrink_shards(patch)
     with bp.create(folder / "a.litdata", {"blob": bp.Bytes()}, chunk_bytes=SIZE) as out:
         out.append({"blob": bytes(SIZE + 1)})
 

@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import shutil
-import sys
 import threading
 import time
 import warnings
@@ -21,7 +20,7 @@ from batchplant.cli import main
 from batchplant.formats.base import records
 from batchplant.loading import locate
 from batchplant.loading.prefetch.remote import RemotePrefetcher
-from batchplant.storage.remote.blocks import CHUNK_BYTES
+from chunks import shrink_chunks
 from processes import PATIENCE
 from proxy import answers, reset, truncated
 
@@ -56,9 +55,7 @@ def at(bucket, made, monkeypatch):
     """Opens the file in the bucket, with options."""
     place(bucket, made)
     monkeypatch.setattr(records, "BLOCK_BYTES", CELL)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("batchplant.") and getattr(module, "CHUNK_BYTES", None) == CHUNK_BYTES:
-            monkeypatch.setattr(module, "CHUNK_BYTES", CELL)
+    shrink_chunks(monkeypatch, CELL)
 
     def opens(endpoint=bucket.endpoint, **options):
         return bp.open(f"{bucket.url}/train.ffr", endpoint=endpoint, **options)

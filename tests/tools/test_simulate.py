@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from batchplant.cli import main
 from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
 from batchplant.loading.prefetch.remote import Use
-from batchplant.storage.remote.blocks import CHUNK_BYTES
 from batchplant.tools.simulation import Plan, example, read_plan, simulate
 from batchplant.tools.simulation.cache import hit_rates
 from batchplant.tools.simulation.data import Dataset, Orders
 from batchplant.tools.simulation.network import Clock, Link, Way
 from batchplant.tools.simulation.ranks import Loops, Rank
+from chunks import shrink_chunks
 from variants import exhaustive
 
 # Two whole epochs of it are simulated in a moment.
@@ -302,9 +301,7 @@ def virtual(reader: bp.Reader, path: Path, order: str, fetch_bytes: int, world_s
 @pytest.fixture
 def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small file has many."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("batchplant.") and getattr(module, "CHUNK_BYTES", None) == CHUNK_BYTES:
-            monkeypatch.setattr(module, "CHUNK_BYTES", CELL)
+    shrink_chunks(monkeypatch, CELL)
 
 
 @pytest.mark.parametrize("order", ["sequential", "random", "quasi_random", *exhaustive("windowed", "shards")])
