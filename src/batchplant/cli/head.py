@@ -30,7 +30,8 @@ from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, SampleIndexError
 from ..formats.base.tensors import Tensors, is_tensors, statistics
 from ..schema import Field, Image
-from ..tools import Array, Document
+from ..schema.columns import AnyArray
+from ..tools import Document
 from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text
 from .terminal import add_source, console, names_of, open_source, print_json, printable
 
@@ -212,7 +213,7 @@ def _print(out: Console, number: int, sample: Document, schema: dict[str, Field]
             out.print(render(out, value, field))
 
 
-def render(out: Console, pixels: Array, field: Image) -> Text:
+def render(out: Console, pixels: AnyArray, field: Image) -> Text:
     """The image as text; the classes of a mask each in a colour of their own."""
     if not pixels.size:
         return Text()
@@ -231,7 +232,7 @@ def render(out: Console, pixels: Array, field: Image) -> Text:
     return _blocks(small) if coloured else _shades(small)
 
 
-def _are_classes(pixels: Array) -> bool:
+def _are_classes(pixels: AnyArray) -> bool:
     """True where the values of an image that is not marked as a mask can only be classes: few and small."""
     if pixels.dtype.kind not in "iu" or (pixels.ndim > 2 and pixels.shape[2] > 1):
         return False
@@ -244,7 +245,7 @@ def colour_of(number: int) -> tuple[int, int, int]:
     return BACKGROUND if number == 0 else VOID if number == 255 else COLOURS[(number - 1) % len(COLOURS)]
 
 
-def _mask(numbers: Array, coloured: bool) -> Text:
+def _mask(numbers: AnyArray, coloured: bool) -> Text:
     values = np.unique(numbers)
     if coloured:
         colours = np.array([colour_of(int(value)) for value in values], np.uint8)
@@ -261,7 +262,7 @@ def _mask(numbers: Array, coloured: bool) -> Text:
     return Text("\n".join([*rows, f"  {legend}"]))
 
 
-def _blocks(pixels: Array) -> Text:
+def _blocks(pixels: AnyArray) -> Text:
     """Half blocks: the upper pixel is the letter's colour, the lower that behind it."""
     if pixels.shape[0] % 2:
         pixels = np.concatenate([pixels, pixels[-1:]])
@@ -273,7 +274,7 @@ def _blocks(pixels: Array) -> Text:
     return text
 
 
-def _shades(pixels: Array) -> Text:
+def _shades(pixels: AnyArray) -> Text:
     """Letters that are the denser the brighter; every second row, for letters are high."""
     light = pixels[::2].mean(axis=2) / 256 * len(SHADES)
     return Text("\n".join("  " + "".join(SHADES[int(level)] for level in row) for row in light.tolist()))

@@ -15,7 +15,8 @@ from ..codecs.media.image import mode_of
 from ..codecs.media.video import Clip
 from ..errors import BatchplantError, brief
 from ..schema import Bool, Boxes, Duration, Field, Float, Image, Int, Json, Labels, Schema, Tensor, Text, Time
-from ..tools import Array, Document
+from ..schema.columns import AnyArray
+from ..tools import Document
 from .terminal import human_size, printable
 
 TEXT_SHOWN = 300
@@ -108,7 +109,7 @@ def moment(value: object) -> str:
     return f"{day} {time}" if time.strip("0:") else day
 
 
-def statistics(values: Array) -> Document:
+def statistics(values: AnyArray) -> Document:
     """Least, mean and largest of the values that are numbers, and how many are not; of dates no mean."""
     if values.dtype.kind in "mM":
         good = values[~np.isnat(values)]
@@ -126,7 +127,7 @@ def statistics(values: Array) -> Document:
     return summary | ({"nan": wrong} if wrong else {})
 
 
-def _array(value: Array) -> str:
+def _array(value: AnyArray) -> str:
     head = value.reshape(-1)[:VALUES_SHOWN]
     if value.dtype.kind in "mM":
         inside = ", ".join(map(moment, head))
@@ -141,7 +142,7 @@ def _array(value: Array) -> str:
     )
 
 
-def _objects(value: Array, field: Boxes | Labels) -> str:
+def _objects(value: AnyArray, field: Boxes | Labels) -> str:
     """The boxes of a sample, or the classes of its objects, one by one."""
     shown = value[:OBJECTS_SHOWN]
     ellipsis = ", …" if len(value) > OBJECTS_SHOWN else ""
@@ -157,7 +158,7 @@ def _objects(value: Array, field: Boxes | Labels) -> str:
     return ", ".join(named) + ellipsis if named else "none"
 
 
-def _image(value: Array, field: Image) -> str:
+def _image(value: AnyArray, field: Image) -> str:
     height, width = value.shape[:2]
     details = f"mean {value.mean():.4g}" if value.size else "empty"
     if field.mask and value.size:
@@ -165,7 +166,7 @@ def _image(value: Array, field: Image) -> str:
     return f"{width}×{height} {field.mode or mode_of(value)} {details}"
 
 
-def _classes(mask: Array) -> str:
+def _classes(mask: AnyArray) -> str:
     """Number of classes and their shares of the pixels; for classes that are colours only the number."""
     if mask.ndim > 2 and mask.shape[2] > 1:
         return f"{len(np.unique(mask.reshape(-1, mask.shape[2]), axis=0))} classes"

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..codecs import npy
 from ..codecs.cells import encode_samples
@@ -34,7 +33,7 @@ from ..data.tensors import NUMPY
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, UnsafeError, located
 from ..schema import EVERY_KIND, Field, Image, Schema
-from ..schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, column_runs
+from ..schema.columns import I64, U8, AnyArray, AnyDType, Column, Columns, Ragged, as_bytes, column_runs
 from ..storage import NOTE_ERRORS, MappedSource, open_source, parse
 from ..storage.spans import Spans
 from ..storage.zips import CHECKED, ZipMembers, ZipSpool
@@ -170,7 +169,7 @@ class NpzReader(TensorReader):
                 self._arrays[name] = npy.stored(self._source, header, start, size - header.start)
         return self._arrays[name]
 
-    def _unpickle(self, name: str) -> npt.NDArray[Any]:
+    def _unpickle(self, name: str) -> AnyArray:
         if not self._allow_pickle:
             raise UnsafeError(
                 "an object array is a pickle, and loading a pickle can run any code; "
@@ -274,7 +273,7 @@ class NpzWriter(TensorWriter):
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, compress: bool = False) -> None:
         self._compress = compress
-        self._arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._arrays: dict[str, tuple[AnyDType, tuple[int, ...]]] = {}
         self._is_model = is_tensors(schema)
         for name, field in () if self._is_model else schema.items():
             for member, dtype, shape in self._members_of(name, field):
@@ -284,7 +283,7 @@ class NpzWriter(TensorWriter):
         super().__init__(path, schema, options)
 
     @staticmethod
-    def _members_of(name: str, field: Field) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    def _members_of(name: str, field: Field) -> Iterator[tuple[str, AnyDType, tuple[int, ...]]]:
         if field.cell is not None:
             yield name, *field.cell
             return
@@ -355,7 +354,7 @@ class NpzWriter(TensorWriter):
         return "archive"
 
 
-def _dtype(dtype: np.dtype[Any]) -> str | None:
+def _dtype(dtype: AnyDType) -> str | None:
     """Name of a tensor's dtype; None if it is not numeric."""
     name = dtype.newbyteorder("=").name
     return name if name in BITS and dtype.names is None else None

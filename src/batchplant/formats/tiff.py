@@ -161,8 +161,8 @@ class TiffReader(Reader):
         except BatchplantError as error:
             raise error.at(offset=int(volume.starts[volume._number(index)])) from None
 
-    def _rows(self, indices: I64) -> npt.NDArray[Any]:
-        out: npt.NDArray[Any] = np.empty((len(indices), 1, *self._volume.shape[1:]), dtype=self._volume.dtype)
+    def _rows(self, indices: I64) -> AnyArray:
+        out: AnyArray = np.empty((len(indices), 1, *self._volume.shape[1:]), dtype=self._volume.dtype)
         try:
             self._volume.read_boxes(indices[:, None], (1,), out)
         except BatchplantError as error:

@@ -4,8 +4,5 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
-
-# A JSON object, and an array of any dtype.
+# A JSON object.
 Document = dict[str, Any]
-Array = npt.NDArray[Any]

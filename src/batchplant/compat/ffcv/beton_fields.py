@@ -18,13 +18,13 @@ from ...codecs.media.image_rules import ImageOptions
 from ...errors import DecodeError, EncodeError, OptionError
 from ...interop.torch import numpy_dtype
 from ...ops.base import F64, Batch, Draws, Op, Spec
-from ...schema.columns import I32, I64, AnyArray
+from ...schema.columns import I32, I64, AnyArray, AnyDType
 from .operations import AllocationQuery, Builtin, Operation, State, interpreted
 
 # The arguments of a field as the file stores them.
 ARG_TYPE = np.dtype([("", "<u1", 1024)])
 
-DType = np.dtype[Any]
+DType = AnyDType
 # Returns a pointer and the bytes at it.
 Malloc = Callable[[int], tuple[int, AnyArray]]
 # Returns the bytes at a pointer.
@@ -555,6 +555,6 @@ def get_handlers(field_descriptors: Any) -> list[Field | None]:
     ]
 
 
-def get_metadata_type(handlers: Iterable[Field]) -> np.dtype[Any]:
+def get_metadata_type(handlers: Iterable[Field]) -> AnyDType:
     """Return the type of a sample's row in the table, all fields together."""
     return np.dtype([("", handler.metadata_type) for handler in handlers], align=True)

@@ -18,7 +18,7 @@ from ...ops.colour import FillOp, ImageOp
 from ...ops.dtypes import is_torch_dtype, numpy_dtype, torch_dtype
 from ...ops.mixing import check_alpha
 from ...ops.values import converted_dtype
-from ...schema.columns import I64
+from ...schema.columns import I64, AnyDType
 
 __all__ = ["Cutout", "ImageMixup", "LabelMixup", "MixupToOneHot", "Poison", "ReplaceLabel", "Squeeze", "View"]
 
@@ -182,7 +182,7 @@ class View(Op):
         return tensor.view(torch_dtype(self.target_dtype))
 
 
-def _view_shape(spec: Spec, dtype: np.dtype[Any]) -> tuple[int | None, ...]:
+def _view_shape(spec: Spec, dtype: AnyDType) -> tuple[int | None, ...]:
     """Shape of the same bytes in another dtype: the last size changes with the size of a number."""
     if spec.dtype is None or spec.dtype.itemsize == dtype.itemsize:
         return spec.shape

@@ -17,7 +17,7 @@ from ...errors import DamagedError, OptionError
 from ...formats.beton import MEMBERS, BetonReader
 from ...schema import Bytes, Int, Schema
 from ...schema import Field as Kind
-from ...schema.columns import I64, Columns
+from ...schema.columns import I64, AnyDType, Columns
 from .beton_fields import (
     ALLOC_TABLE_TYPE,
     CURRENT_VERSION,
@@ -38,7 +38,7 @@ IDS = "sample\nnumbers"
 class FfcvSource(BetonReader):
     """A .beton file as FFCV sees it: FFCV's types only, and custom fields as their entries in the table."""
 
-    def __init__(self, path: str, *, members: Mapping[str, np.dtype[Any]] | None = None) -> None:
+    def __init__(self, path: str, *, members: Mapping[str, AnyDType] | None = None) -> None:
         self._members = dict(members or {})
         super().__init__(path)
         self.schema = Schema({**self.schema, IDS: Int()})
@@ -64,7 +64,7 @@ class FfcvSource(BetonReader):
             CUSTOM if name in self._members else kind for name, kind in zip(names, types, strict=True)
         ]
 
-    def _row_dtype(self) -> np.dtype[Any]:
+    def _row_dtype(self) -> AnyDType:
         entries = [
             entry if entry is not None else MEMBERS[kind]
             for entry, kind in zip(self._entries, self.types, strict=True)
@@ -98,7 +98,7 @@ class Reader:
     def file_name(self) -> str:
         return self._fname
 
-    def _table(self, dtype: np.dtype[Any], offset: int, count: int) -> Any:
+    def _table(self, dtype: AnyDType, offset: int, count: int) -> Any:
         if not count:
             return np.empty(0, dtype=dtype)
         return np.asarray(np.memmap(self._fname, dtype, mode="r", offset=offset, shape=(count,)))

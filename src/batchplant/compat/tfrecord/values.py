@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import OptionError, SchemaError
-from ...schema.columns import AnyArray
+from ...schema.columns import AnyArray, AnyDType
 
 # A value, or a dict or tuple of elements: only running the pipeline tells which.
 Element: TypeAlias = Any
@@ -31,7 +31,7 @@ class DType:
 
     def __init__(self, name: str, dtype: npt.DTypeLike) -> None:
         self.name = name
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.dtype: AnyDType = np.dtype(dtype)
 
     @property
     def as_numpy_dtype(self) -> type[np.generic]:
@@ -97,7 +97,7 @@ def as_dtype(type_value: object) -> DType:
     if type_value in ("string", str, bytes):
         return string
     try:
-        dtype: np.dtype[Any] = np.dtype(type_value)  # type: ignore[call-overload]
+        dtype: AnyDType = np.dtype(type_value)  # type: ignore[call-overload]
     except TypeError:
         raise OptionError(f"{type_value!r} is no type of values") from None
     if dtype.kind in "OSU":
@@ -130,7 +130,7 @@ def check_shape(value: Any, shape: Shape | None) -> None:
         raise SchemaError(f"the value has the shape {actual}, not {expected}")
 
 
-class Tensor(np.ndarray[Any, np.dtype[Any]]):
+class Tensor(np.ndarray[Any, AnyDType]):
     """An ndarray with ``numpy()``, ``set_shape()`` and the like; single values stay tensors."""
 
     def numpy(self) -> Any:

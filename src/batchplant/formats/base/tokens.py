@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...data.reader import Reader
 from ...data.writer import WriteOptions, Writer, _Encoded
 from ...errors import BatchplantError, DamagedError, EncodeError, OptionError
 from ...schema import Field, Int, Schema, Tensor
-from ...schema.columns import I64, U8, Column, Columns, Ragged, column_runs, starts_of
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Column, Columns, Ragged, column_runs, starts_of
 from ...storage import Source, checksums
 
 TOKENS = "tokens"
 
 
-def checked_dtype(name: str, dtypes: tuple[str, ...], path: str) -> np.dtype[Any]:
+def checked_dtype(name: str, dtypes: tuple[str, ...], path: str) -> AnyDType:
     """The dtype of this name; OptionError where it is none of these."""
     if name not in dtypes:
         raise OptionError(f"dtype is one of {', '.join(dtypes)}, not {name!r}", path=path)
@@ -47,7 +46,7 @@ def check_runs(reader: Reader, source: Source, indices: I64, starts: I64, sizes:
 class TokenWriter(Writer):
     """Writes the field ``tokens`` in the dtype ``stored``; a format may write others, too."""
 
-    def __init__(self, path: str, schema: Schema, options: WriteOptions, stored: np.dtype[Any]) -> None:
+    def __init__(self, path: str, schema: Schema, options: WriteOptions, stored: AnyDType) -> None:
         field = schema[TOKENS]
         assert isinstance(field, Tensor)
         self._given, self._stored = np.dtype(field.dtype), stored.newbyteorder("=")
@@ -103,12 +102,12 @@ class TokenWriter(Writer):
         stored = np.ascontiguousarray(values, dtype=self._stored).view(np.uint8)
         return Columns({**columns, TOKENS: Ragged(stored, offsets * self._stored.itemsize)})
 
-    def _values(self, columns: Columns) -> tuple[npt.NDArray[Any], I64]:
+    def _values(self, columns: Columns) -> tuple[AnyArray, I64]:
         """All tokens, and where each sequence begins among them."""
         data, sizes = _packed(columns[TOKENS])
         return data.view(self._given), starts_of(sizes) // self._given.itemsize
 
-    def _numbers(self, columns: Columns, name: str) -> tuple[npt.NDArray[Any], I64]:
+    def _numbers(self, columns: Columns, name: str) -> tuple[AnyArray, I64]:
         """The numbers of a field, and the rows that have one."""
         data, sizes = _packed(columns[name])
         field = self.schema[name]

@@ -30,7 +30,7 @@ from ...schema import (
     Uuid,
     Video,
 )
-from ...schema.columns import I64, U8, Column, Ragged, dense_of
+from ...schema.columns import I64, U8, AnyDType, Column, Ragged, dense_of
 from ...storage import NOTE_ERRORS, limits, parse
 from ..base.shards import Inner, arrays, numbers_at, pil, wrong
 
@@ -110,7 +110,7 @@ def parse_encoding(text: str) -> Encoding:
     return Encoding(text, text if text in ("pil", "json", "pickle") else "plain")
 
 
-def stored_dtype(dtype: np.dtype[Any]) -> str | None:
+def stored_dtype(dtype: AnyDType) -> str | None:
     """Return LitData's encoding of a dtype; None if it has none."""
     name = "int64" if dtype.kind in "mM" else dtype.name
     return name if name in NUMPY else None

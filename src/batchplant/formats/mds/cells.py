@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...errors import DamagedError, DecodeError, EncodeError
 from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Tensor, Text
-from ...schema.columns import I64, U8, AnyArray, Column, Ragged, dense_of
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Column, Ragged, dense_of
 from ..base.shards import Inner, arrays, numbers_at, pil, wrong
 
 # -- encodings ----------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def parse_encoding(text: str) -> Encoding | None:
     return Encoding(text, match[1], shape, array=True)
 
 
-def stored_dtype(dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...]] | None:
+def stored_dtype(dtype: AnyDType) -> tuple[str, tuple[int, ...]] | None:
     """Return the encoding of a dtype and its number of values; None if there is none."""
     if dtype.kind == "b":
         return "uint8", ()

@@ -12,7 +12,7 @@ from ...codecs import npy
 from ...codecs.arrays import check_bytes
 from ...errors import BatchplantError, DamagedError, DecodeError
 from ...schema import Bool, Field, Float, Int, Tensor
-from ...schema.columns import AnyArray, Column, Ragged, as_bytes, starts_of
+from ...schema.columns import AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
 
 # No number is longer: uint64 has 20 digits, and there may be blanks around it; reals have more.
 MAX_NUMBER_CHARS = 64
@@ -39,12 +39,12 @@ def _varies(field: Field) -> bool:
     return isinstance(field, Tensor) and (None in field.shape or (field.optional and not field.flat))
 
 
-def _number(field: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _number(field: Field) -> tuple[AnyDType, tuple[int, ...]]:
     shape = tuple(size or 0 for size in field.shape) if isinstance(field, Tensor) else ()
     return np.dtype(getattr(field, "dtype", "bool")), shape
 
 
-def _values(cells: Ragged, dtype: np.dtype[Any], shape: tuple[int, ...]) -> AnyArray:
+def _values(cells: Ragged, dtype: AnyDType, shape: tuple[int, ...]) -> AnyArray:
     present = cells if cells.valid is None else cells.take(cells.valid)
     data = present.data[present.offsets[0] : present.offsets[-1]]
     return data.view(dtype).reshape(len(present), *shape)
@@ -56,7 +56,7 @@ def _decimals(values: AnyArray) -> Ragged:
     return Ragged(text[used], starts_of(used.sum(axis=1)))
 
 
-def _npy_files(values: AnyArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ragged:
+def _npy_files(values: AnyArray, dtype: AnyDType, shape: tuple[int, ...]) -> Ragged:
     header = np.frombuffer(npy.header_bytes(dtype, shape), np.uint8)
     width = dtype.itemsize * int(np.prod(shape))
     files = np.empty((len(values), len(header) + width), np.uint8)
@@ -110,7 +110,7 @@ def unpacked(field: Field, cells: Ragged) -> Column:
     return _spread(result, np.ones(len(cells), np.bool_) if cells.valid is None else cells.valid)
 
 
-def _parsed(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int, ...]) -> AnyArray:
+def _parsed(field: Field, cells: Ragged, dtype: AnyDType, shape: tuple[int, ...]) -> AnyArray:
     if not len(cells):
         return np.empty((0, *shape), dtype)
     head = cells.data[cells.offsets[0] : cells.offsets[1]]
@@ -132,7 +132,7 @@ def _parsed(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int,
     return numbers.astype(dtype)
 
 
-def decimals(cells: Ragged, dtype: np.dtype[Any]) -> AnyArray:
+def decimals(cells: Ragged, dtype: AnyDType) -> AnyArray:
     """Numbers written as text; ValueError or OverflowError where one is not."""
     sizes = cells.sizes
     width = int(sizes.max(initial=1))
@@ -144,7 +144,7 @@ def decimals(cells: Ragged, dtype: np.dtype[Any]) -> AnyArray:
     return grid.view(f"S{grid.shape[1]}")[:, 0].astype(dtype)
 
 
-def _from_text(field: Field, cells: Ragged, dtype: np.dtype[Any]) -> AnyArray:
+def _from_text(field: Field, cells: Ragged, dtype: AnyDType) -> AnyArray:
     try:
         return decimals(cells, dtype)
     except (ValueError, OverflowError) as error:
@@ -156,7 +156,7 @@ def _from_text(field: Field, cells: Ragged, dtype: np.dtype[Any]) -> AnyArray:
         raise DecodeError(f"not {field}: {error}") from None
 
 
-def _from_npy(field: Field, cells: Ragged, dtype: np.dtype[Any], shape: tuple[int, ...]) -> AnyArray:
+def _from_npy(field: Field, cells: Ragged, dtype: AnyDType, shape: tuple[int, ...]) -> AnyArray:
     """Arrays of one dtype and shape. Where all have the header of the first, nothing else is looked at."""
     data = cells.data[cells.offsets[0] : cells.offsets[-1]]
     sizes = cells.sizes

@@ -14,7 +14,7 @@ from ...codecs.infer import decoded_mode
 from ...codecs.media import image
 from ...errors import BatchplantError, DamagedError
 from ...schema import Audio, Bytes, Field, Image, Int, Tensor, Text, Video
-from ...schema.columns import I64, U8, AnyArray, Ragged, starts_of
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Ragged, starts_of
 from ...storage import RANGE_MOST, RemoteSource, Source
 from . import members
 from .layout import IMAGES, KEY, Note, kind_of
@@ -208,7 +208,7 @@ def _infer_int(source: Source, starts: I64, sizes: I64) -> Field:
 
 def _infer_tensor(source: Source, starts: I64, sizes: I64) -> Field:
     """Tensor where all are arrays of one dtype and rank; sizes that differ vary. Else Bytes."""
-    dtypes: set[np.dtype[Any]] = set()
+    dtypes: set[AnyDType] = set()
     shapes: set[tuple[int, ...]] = set()
     headers: dict[bytes, npy.Header] = {}
     try:

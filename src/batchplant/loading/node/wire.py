@@ -20,7 +20,7 @@ import numpy as np
 
 from ...data.sparse import SparseRows
 from ...errors import DamagedError, exceptions_as
-from ...schema.columns import AnyArray, as_bytes
+from ...schema.columns import AnyArray, AnyDType, as_bytes
 from ...storage import platform
 
 # Of a message in a packet, of one in a file, and descriptors in a packet.
@@ -137,7 +137,7 @@ class Decoder:
     def make_bytes(self, start: int, size: int) -> bytes:
         return bytes(self._part(start, size))
 
-    def make_dtype(self, text: str) -> np.dtype[Any]:
+    def make_dtype(self, text: str) -> AnyDType:
         return numeric(np.dtype(text))
 
     def make_scalar(self, array: Any) -> Any:
@@ -154,7 +154,7 @@ class Decoder:
         return np.frombuffer(bytearray(self._part(start, size)), dtype).reshape(shape)
 
 
-def checked_dtype(text: str, shape: list[int], size: int) -> np.dtype[Any]:
+def checked_dtype(text: str, shape: list[int], size: int) -> AnyDType:
     """Return the dtype of an array; raise ValueError unless an array of that shape has that size."""
     dtype = numeric(np.dtype(text))
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
@@ -162,7 +162,7 @@ def checked_dtype(text: str, shape: list[int], size: int) -> np.dtype[Any]:
     return dtype
 
 
-def numeric(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def numeric(dtype: AnyDType) -> AnyDType:
     """Return a dtype whose values are plain bytes; raise NotPlainError for another."""
     if dtype.kind not in NUMERIC_KINDS or dtype.hasobject or dtype.fields is not None:
         raise NotPlainError(f"arrays of {dtype} are not plain data")

@@ -17,9 +17,9 @@ from ...codecs.media import image
 from ...data.reader import Reader, View
 from ...errors import BatchplantError, DataError
 from ...schema import Field, Float, Image, Int, Schema, Tensor, Text
-from ...schema.columns import I64, Column, Columns, Masked, Ragged, column_runs
+from ...schema.columns import I64, AnyArray, Column, Columns, Masked, Ragged, column_runs
 from ...storage import is_remote, tree
-from .. import Array, Document
+from .. import Document
 
 # Limits of the samples that are examined.
 MAX_SAMPLES = 2000
@@ -281,7 +281,7 @@ def describe(name: str, field: Field, column: Column) -> FieldFacts:
     return FieldFacts(name=name, kind=field.kind, field=field, **facts)
 
 
-def _values(field: Field, column: Column) -> Array | None:
+def _values(field: Field, column: Column) -> AnyArray | None:
     """Return numbers or texts, one row per cell; None for other fields."""
     if type(field) is Text and isinstance(column, Ragged):
         return np.array([b"" if cell is None else cell.tobytes() for cell in column], dtype=object)
@@ -307,7 +307,7 @@ def _images(column: Ragged) -> Document:
     }  # fmt: skip
 
 
-def _labels(field: Field, values: Array) -> Document:
+def _labels(field: Field, values: AnyArray) -> Document:
     """Return whether a field holds labels, its number of classes, and whether they are sorted."""
     if len(values) < MIN_LABELS or type(field) not in (Int, Text):
         return {}
@@ -326,7 +326,7 @@ def _labels(field: Field, values: Array) -> Document:
     }
 
 
-def _padding(values: Array) -> float:
+def _padding(values: AnyArray) -> float:
     """Return the share of trailing fillers, the most common last value, among all values."""
     if values.shape[1] < 8:
         return 0.0

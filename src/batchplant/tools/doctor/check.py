@@ -19,8 +19,7 @@ from ...errors import BatchplantError, Problem, shown
 from ...formats.base.capabilities import Capabilities
 from ...formats.registry import get_format
 from ...schema import Bool, Field, Image, Int, Schema, Text
-from ...schema.columns import I64, Columns, Masked, Ragged
-from .. import Array
+from ...schema.columns import I64, AnyArray, Columns, Masked, Ragged
 from .report import EXAMPLES, Example, Finding
 
 DOCS = "docs/guides/doctor.md"
@@ -165,7 +164,7 @@ class Batch:
         valid = column.valid if isinstance(column, Ragged) else None
         return np.ones(len(self), dtype=np.bool_) if valid is None else valid
 
-    def numbers_of(self, field: str) -> Array | None:
+    def numbers_of(self, field: str) -> AnyArray | None:
         """Numbers or arrays of one shape, one row for each sample; None where a field has no such."""
         column = self.columns[field]
         if isinstance(column, Masked):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codecs.media.image import fit
-from .. import Array
+from ...schema.columns import AnyArray
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
@@ -35,7 +35,7 @@ _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _COUNTS = np.array([bin(word).count("1") for word in range(1 << 16)], dtype=np.uint8)
 
 
-def thumbnail(pixels: Array) -> F32 | None:
+def thumbnail(pixels: AnyArray) -> F32 | None:
     """A grey copy of 32×32, levels 0 to 255, each the mean of what it covers; None: nothing to see."""
     if pixels.size == 0 or pixels.dtype.kind not in "biuf":
         return None
@@ -50,7 +50,7 @@ def thumbnail(pixels: Array) -> F32 | None:
     return np.asarray(small if 1 < top <= 255 else small * (255 / top), dtype=np.float32)
 
 
-def _grey(pixels: Array) -> F32:
+def _grey(pixels: AnyArray) -> F32:
     if pixels.ndim == 2:
         return pixels.astype(np.float32)
     if pixels.shape[2] >= 3:

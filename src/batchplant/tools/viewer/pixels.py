@@ -13,11 +13,10 @@ from ... import _native
 from ...codecs import image
 from ...errors import BatchplantError, DecodeError
 from ...loading.locate import locate, turns_of
-from ...schema.columns import I64
+from ...schema.columns import I64, AnyArray
 from ...schema.kinds import Image
 from ...storage import limits
 from ...storage.platform import cpu_count
-from .. import Array
 from .cells import Cell, Dataset, cells_of
 from .media.colours import classes, colour_classes
 
@@ -167,7 +166,7 @@ def _plain_cmyk(cell: Cell) -> bool:
     return image.header(cell.data).mode == "CMYK"
 
 
-def _as_bytes(pixels: Array) -> U8:
+def _as_bytes(pixels: AnyArray) -> U8:
     channels = pixels.shape[2]
     if channels == 2:
         # Grey and alpha.
@@ -186,7 +185,7 @@ def _as_bytes(pixels: Array) -> U8:
     return stretch_to_bytes(pixels)
 
 
-def stretch_to_bytes(values: Array) -> U8:
+def stretch_to_bytes(values: AnyArray) -> U8:
     """Map numbers to 0 … 255, from the least to the largest; numbers that are not finite to 0."""
     finite = np.isfinite(values)
     good = values[finite]

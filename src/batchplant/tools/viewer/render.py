@@ -19,8 +19,9 @@ import numpy as np
 from ...codecs import image as image_codec
 from ...codecs import video as video_codec
 from ...errors import BatchplantError, DecodeError, shortened, shown
+from ...schema.columns import AnyArray
 from ...schema.kinds import Boxes, Field, Float, Int, Json, Labels, Tensor
-from .. import Array, Document
+from .. import Document
 from .cells import Cell
 from .media import arrays, colours, recordings, tree
 
@@ -253,7 +254,7 @@ def _describe_array(cell: Cell) -> Document:
     return description
 
 
-def _listed(values: Array) -> list[Any]:
+def _listed(values: AnyArray) -> list[Any]:
     flat = values.reshape(-1)
     if flat.dtype.kind in "cmMV":
         return [str(value) for value in flat]

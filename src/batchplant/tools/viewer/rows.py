@@ -23,9 +23,9 @@ from ...data.filters import watching
 from ...data.reader import Reader, View
 from ...errors import BatchplantError, OptionError
 from ...jobs.scans import batch_rows
-from ...schema.columns import I64, Column, Ragged, end_within
+from ...schema.columns import I64, AnyArray, Column, Ragged, end_within
 from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
-from .. import Array, Document
+from .. import Document
 from .cells import Dataset
 from .jobs import Job, Progress
 from .session import Session
@@ -65,7 +65,7 @@ class Rows:
     """``numbers``: the samples in the order in which they are shown; None: all, as they are stored."""
 
     of: int
-    numbers: Array | None = None
+    numbers: AnyArray | None = None
     note: str = ""
 
     @property
@@ -290,7 +290,7 @@ def _sorted(
     return np.concatenate([ids[present][order], ids[~present]]), note
 
 
-SortKeys = tuple[Array, Mask, I64]
+SortKeys = tuple[AnyArray, Mask, I64]
 
 
 def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress) -> SortKeys:
@@ -312,7 +312,7 @@ def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress
 
 def _texts(
     reader: Reader, numbers: I64 | None, field: str, key_bytes: int, progress: Progress
-) -> tuple[Array, Mask, I64, str]:
+) -> tuple[AnyArray, Mask, I64, str]:
     """Return the first bytes of texts as sort keys, as many as there is memory for."""
     key_bytes = max(8, min(256, key_bytes))
     keys, present, ids, cut = [], [], [], False

@@ -14,7 +14,7 @@ import numpy as np
 
 from .... import _native
 from ....codecs.arrow import numbers, pyarrow
-from ....schema.columns import U8
+from ....schema.columns import U8, AnyDType
 from .footer import FIXED, Chunk, Leaf
 from .pages import BY_DICTIONARY, DATA, DICTIONARY, PLAIN, PageHeader, page_header, unpack
 from .thrift import varint
@@ -42,8 +42,8 @@ class _Nest(NamedTuple):
 
     lists: Sequence[pa.DataType]
     number: pa.DataType
-    dtype: np.dtype[Any]
-    stored: np.dtype[Any]
+    dtype: AnyDType
+    stored: AnyDType
 
 
 def decode_lists(data: U8, chunk: Chunk, leaf: Leaf, kind: pa.DataType) -> pa.ChunkedArray | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ....codecs.media.tiff import MAX_PAGES
 from ....errors import DamagedError
+from ....schema.columns import AnyArray
 from ....storage import Source
 
 SUBFILE_TYPE, DESCRIPTION, SUB_IFDS = 254, 270, 330
@@ -53,7 +53,7 @@ class Directory:
     def __contains__(self, tag: int) -> bool:
         return tag in self._tags
 
-    def values(self, tag: int, most: int = MAX_VALUES) -> npt.NDArray[Any]:
+    def values(self, tag: int, most: int = MAX_VALUES) -> AnyArray:
         """Return the values of a tag; none where it is missing, DamagedError for more than ``most``."""
         kind, count, where = self._tags.get(tag, (1, 0, 0))
         if count > most:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .... import _native
 from ....codecs import image
@@ -195,7 +194,7 @@ class Pages(ChunkedArray):
     def _number(self, index: Index) -> int:
         return int(np.ravel_multi_index(index, self._grid))
 
-    def _chunk(self, index: Index) -> npt.NDArray[Any]:
+    def _chunk(self, index: Index) -> AnyArray:
         if self._in_place:
             return self.load(index)
         key = self._name, self._number(index)
@@ -212,7 +211,7 @@ class Pages(ChunkedArray):
         number = self._number(index)
         return self._source.view(int(self.starts[number]), int(self.sizes[number]))
 
-    def load(self, index: Index) -> npt.NDArray[Any]:
+    def load(self, index: Index) -> AnyArray:
         """Return a tile, unpacked; a strip is cut to the page."""
         data = self.bytes_of(index)
         outer = len(self._grid) - len(self.layout.shape)

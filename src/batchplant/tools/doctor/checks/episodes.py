@@ -13,8 +13,7 @@ import numpy.typing as npt
 from ....data.keys import same_cells
 from ....errors import BatchplantError
 from ....schema import Field, Float, Image, Int, Tensor
-from ....schema.columns import Ragged, take_cells
-from ... import Array
+from ....schema.columns import AnyArray, Ragged, take_cells
 from ..check import ACTION, EPISODE, FRAME, TIME, Batch, CellCheck, Check, Subject, Tally
 from ..report import EXAMPLES, Example, Finding
 
@@ -80,7 +79,7 @@ class EpisodeTimes(EpisodeCheck):
         bad = follows & (off | ~(steps > 0))
         tally.add(batch, bad, functools.partial(self._said, batch, steps), of=int(follows.sum()))
 
-    def _said(self, batch: Batch, steps: Array, row: int) -> str:
+    def _said(self, batch: Batch, steps: AnyArray, row: int) -> str:
         return f"{self.place(batch, row)}: {steps[row]:.4g} s after the one before"
 
     def report(self, name: str, tally: Tally) -> Finding:
@@ -220,7 +219,7 @@ class WrongStatistics(EpisodeCheck):
             of=len(rows),
         )
 
-    def _said(self, batch: Batch, rows: Array, outside: Flags, row: int) -> str:
+    def _said(self, batch: Batch, rows: AnyArray, outside: Flags, row: int) -> str:
         axis = int(np.argmax(outside[row]))
         return f"{self.place(batch, row)}: number {axis} is {rows[row, axis]:.4g}"
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....schema import Field, Float, Tensor, Text, Time
-from ....schema.columns import I64, Ragged
-from ... import Array
+from ....schema.columns import I64, AnyArray, Ragged
 from ..check import Batch, CellCheck, Check, Subject, Tally
 from ..report import Finding
 
@@ -127,7 +126,7 @@ class _Spread:
         self._mean = self._square = 0.0
         self._out = False
 
-    def add(self, values: Array) -> None:
+    def add(self, values: AnyArray) -> None:
         good = values.reshape(-1)[np.isfinite(values.reshape(-1))]
         if not len(good):
             return
@@ -272,7 +271,7 @@ def _fixed(field: Field) -> bool:
     return int(np.prod([size or 0 for size in field.shape])) >= SHORTEST
 
 
-def _tensor_padding(values: Array, pads: Counter[Any]) -> tuple[I64, I64]:
+def _tensor_padding(values: AnyArray, pads: Counter[Any]) -> tuple[I64, I64]:
     """Number of equal values at the end of each row, beyond one, and the length of the rows."""
     last = values[:, -1:]
     differs = values != last
@@ -295,7 +294,7 @@ def _text_padding(batch: Batch, name: str) -> tuple[I64, I64]:
     return padded, total
 
 
-def _said(values: Array, row: int) -> str:
+def _said(values: AnyArray, row: int) -> str:
     flat = values[row].reshape(-1)
     bad = flat[~np.isfinite(flat)]
     return str(bad[0]) if flat.size == 1 else f"{bad.size:,} of {flat.size:,} values"

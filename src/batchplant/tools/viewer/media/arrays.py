@@ -18,7 +18,7 @@ from ....data.arrays import Array
 from ....data.reader import Reader
 from ....data.tensors import as_array, is_tensors, shape_of, size_of, text_of
 from ....errors import BatchplantError, OptionError, located
-from ....schema.columns import I64, Columns
+from ....schema.columns import I64, AnyArray, AnyDType, Columns
 from ....schema.kinds import Tensor
 from ... import Document
 from ..cells import Cell
@@ -43,8 +43,8 @@ class LazyArray:
     """An array that ``take`` reads slices of. ``axes`` are names, empty where they have none."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    take: Callable[[tuple[Any, ...]], npt.NDArray[Any]]
+    dtype: AnyDType
+    take: Callable[[tuple[Any, ...]], AnyArray]
     axes: tuple[str, ...] = ()
 
 
@@ -70,12 +70,12 @@ def lazy_array(cell: Cell, *, every: bool = False) -> LazyArray:
     return LazyArray(array.shape[1:], array.dtype, lambda key: np.asarray(array[(cell.sample, *key)]))
 
 
-def _with_location(cell: Cell, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _with_location(cell: Cell, make: Callable[[], AnyArray]) -> AnyArray:
     with located(path=cell.dataset.reader.path, sample=cell.sample, field=cell.name):
         return make()
 
 
-def _in_memory(values: npt.NDArray[Any]) -> LazyArray:
+def _in_memory(values: AnyArray) -> LazyArray:
     return LazyArray(values.shape, values.dtype, lambda key: values[key])
 
 
@@ -135,7 +135,7 @@ def slice_of(source: LazyArray, axes: Sequence[int], position: Sequence[int]) ->
     return facts, np.ascontiguousarray(values, dtype="<f4" if exact else "<f8").tobytes()
 
 
-def _plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _plain(values: AnyArray) -> AnyArray:
     """Return comparable numbers: magnitudes of complex numbers, counts of times."""
     kind = values.dtype.kind
     if kind == "c":
@@ -215,7 +215,7 @@ def chunks(shape: tuple[int, ...], max_values: int) -> Iterator[tuple[Any, ...]]
             yield *prefix, slice(start, start + step)
 
 
-def _as_floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _as_floats(values: AnyArray) -> npt.NDArray[np.float64]:
     if values.dtype.kind == "c":
         values = np.abs(values)
     return np.asarray(values.view(np.int64) if values.dtype.kind in "mM" else values, dtype=np.float64)

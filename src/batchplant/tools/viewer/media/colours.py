@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ....errors import DecodeError
-from ....schema.columns import U8
-from ... import Array, Document
+from ....schema.columns import U8, AnyArray
+from ... import Document
 
 # Colour map from low to high, of increasing lightness so that it also reads in grey.
 COLOUR_MAP_STOPS = ((20, 14, 46), (44, 40, 110), (32, 92, 140), (26, 142, 134), (96, 190, 98), (250, 226, 90))
@@ -69,7 +69,7 @@ def css(colour: tuple[int, int, int]) -> str:
 PNG_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 
 
-def encode_png(pixels: Array) -> bytes:
+def encode_png(pixels: AnyArray) -> bytes:
     """Encode 8-bit pixels (height, width[, channels]) without filters: these images are small."""
     array = np.ascontiguousarray(pixels[:, :, None] if pixels.ndim == 2 else pixels, dtype=np.uint8)
     height, width, channels = array.shape

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ....codecs import audio, image
 from ....codecs.media.video import Index, encoding_of, index_of, sound_format
 from ....codecs.media.video.frames import read_frames, rotation_of
-from ....schema.columns import I64, U8
-from ... import Array, Document
+from ....schema.columns import I64, U8, AnyArray
+from ... import Document
 from . import colours
 
 # Limits of a window, which is decoded at once: seconds, and samples of all channels.
@@ -67,7 +67,7 @@ def _to_int16(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
     return np.asarray(np.rint(np.nan_to_num(samples).clip(-1, 1) * 32767), dtype=np.int16)
 
 
-def peaks(samples: Array, width: int) -> tuple[Array, Array]:
+def peaks(samples: AnyArray, width: int) -> tuple[AnyArray, AnyArray]:
     """Return the minimum and maximum of each of up to ``width`` equal parts along the first axis."""
     width = max(1, min(width, len(samples)))
     edges = np.arange(width) * len(samples) // width
