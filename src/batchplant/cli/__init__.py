@@ -103,9 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    given = sys.argv[1:] if argv is None else argv
-    command = given[0] if given else ""
-    args = build_parser(None if command == WHOLE else command).parse_args(given)
+    words = sys.argv[1:] if argv is None else argv
+    command = words[0] if words else ""
+    args = build_parser(None if command == WHOLE else command).parse_args(words)
     # A kill is treated like Ctrl-C: the writer stops in order.
     # Outside of the main thread (ValueError) signals are the caller's.
     before = None
@@ -124,8 +124,8 @@ def _main(argv: Sequence[str] | None) -> int:
         if args.json:
             from .terminal import print_json
 
-            place = _place(error) if isinstance(error, BatchplantError) else {}
-            print_json({"error": {"kind": type(error).__name__, "message": message, **place}})
+            location = _location(error) if isinstance(error, BatchplantError) else {}
+            print_json({"error": {"kind": type(error).__name__, "message": message, **location}})
         _say(message)
         return 1 if isinstance(error, DataError) else 2
     finally:
@@ -180,7 +180,7 @@ def _any_letter() -> Iterator[None]:
             out.reconfigure(errors=before)
 
 
-def _place(error: BatchplantError) -> dict[str, object]:
+def _location(error: BatchplantError) -> dict[str, object]:
     return {"path": error.path, "sample": error.sample, "field": error.field, "offset": error.offset}
 
 

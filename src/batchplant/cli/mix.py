@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if args.plan is None:
         raise OptionError("which plan? `batchplant mix --example > plan.yaml` makes one to start from")
     for name in ("world_size", "steps", "batch_size"):
-        given = getattr(args, name)
-        if given is not None and not 1 <= given <= 2**40:
-            raise OptionError(f"--{name.replace('_', '-')} is at least 1, not {given}")
+        value = getattr(args, name)
+        if value is not None and not 1 <= value <= 2**40:
+            raise OptionError(f"--{name.replace('_', '-')} is at least 1, not {value}")
     figures.check(args.figure)
     plan = mixplan.read(args.plan)
     pack = pack_of(plan)

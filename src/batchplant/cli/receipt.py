@@ -48,12 +48,12 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    verb, *rest = args.words if args.words[0] in ("verify", "contains") else ["make", *args.words]
-    if len(rest) not in ((1, 2) if verb == "contains" else (1,)):
+    verb, *values = args.words if args.words[0] in ("verify", "contains") else ["make", *args.words]
+    if len(values) not in ((1, 2) if verb == "contains" else (1,)):
         raise OptionError(f"`receipt {verb}` takes one file; `batchplant receipt --help` shows examples")
     if verb == "verify":
-        return _verify(args, rest[0])
-    return _contains(args, *rest) if verb == "contains" else _make(args, rest[0])
+        return _verify(args, values[0])
+    return _contains(args, *values) if verb == "contains" else _make(args, values[0])
 
 
 def _make(args: argparse.Namespace, path: str) -> int:

@@ -160,10 +160,10 @@ class Concat(Reader):
             reader, rows = groups[0][:2] if groups else (self.readers[0], indices)
             return reader._read(rows, fields)
         columns = self._filled(fields, indices)
-        rest = [name for name in fields if name not in columns]
-        parts = [reader._read(rows, rest) for reader, rows, _ in groups if rest]
+        missing = [name for name in fields if name not in columns]
+        parts = [reader._read(rows, missing) for reader, rows, _ in groups if missing]
         positions = [group[2] for group in groups]
-        for name in rest:
+        for name in missing:
             cells = [part[name] for part in parts]
             columns[name] = (
                 concat_columns(cells) if isinstance(positions[0], slice) else _scatter(cells, positions)

@@ -111,9 +111,9 @@ class SparseRows(tuple[Any, ...]):
         indptr, indices, values = self[:3]
         rows = torch.repeat_interleave(torch.arange(shape[0], device=values.device), indptr.diff())
         chosen = torch.as_tensor(places, device=values.device)[indices.long()]
-        kept = chosen >= 0
+        is_chosen = chosen >= 0
         dense = values.new_zeros(shape)
-        return dense.index_put_((rows[kept], chosen[kept]), values[kept], accumulate=True)
+        return dense.index_put_((rows[is_chosen], chosen[is_chosen]), values[is_chosen], accumulate=True)
 
     def _places(self, columns: Sequence[int]) -> AnyArray:
         """Return for each column its place among these, or -1."""

@@ -397,12 +397,12 @@ class DeltaWindows(Windows):
                 continue
             rows, real = self._around(indices, np.array(deltas))
             columns.update(self._filled(names, rows))
-            rest = [name for name in names if name not in columns]
-            if not rest:
+            missing = [name for name in names if name not in columns]
+            if not missing:
                 continue
             used, back = np.unique(rows, return_inverse=True)
-            part = masked(self.base.schema, self.base._read(used, rest))
-            for name in rest:
+            part = masked(self.base.schema, self.base._read(used, missing))
+            for name in missing:
                 columns[name] = self._window(name, part[name], used, back.reshape(rows.shape), real)
         for name in fields:
             if name not in columns:

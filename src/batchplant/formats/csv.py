@@ -149,11 +149,11 @@ class CsvReader(TextReader):
         facts = scanned.facts
         if content.before(offset) != b"\n":
             return None
-        arrays, rest = self._scan_rows(content, offset, facts)
-        pairs = zip(facts["classes"], rest["classes"], strict=True)
-        rest["classes"] = [int(before) | int(after) for before, after in pairs]
-        rest["marked"] = sorted({*facts["marked"], *rest["marked"]})
-        return arrays, rest
+        arrays, appended = self._scan_rows(content, offset, facts)
+        pairs = zip(facts["classes"], appended["classes"], strict=True)
+        appended["classes"] = [int(before) | int(after) for before, after in pairs]
+        appended["marked"] = sorted({*facts["marked"], *appended["marked"]})
+        return arrays, appended
 
     def _settled(self, content: Content, begin: int, delimiter: str, classes: list[int]) -> list[int]:
         """Return the classes of the columns, in text of which NA and the like are words.

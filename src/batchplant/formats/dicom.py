@@ -271,11 +271,11 @@ class DicomReader(VolumeReader):
             ]
             names: list[str] = []
             for planes in self._series:
-                name, others = (
+                name, count = (
                     planes[0].series,
                     sum(other[0].series == planes[0].series for other in self._series),
                 )
-                names.append(name if others == 1 else f"{name}-{sum(n.startswith(name) for n in names) + 1}")
+                names.append(name if count == 1 else f"{name}-{sum(n.startswith(name) for n in names) + 1}")
             self._set_volumes(
                 names,
                 {IMAGE: [self._volume_of(planes) for planes in self._series]},

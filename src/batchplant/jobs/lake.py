@@ -90,7 +90,7 @@ def _upkeep(path: str | os.PathLike[str], format: str | None, options: dict[str,
     text = reached(text, storage)
     lake = get_format(format) if format is not None else by_scheme(text) or find_format(text)
     if lake is None or lake.upkeep is None:
-        names = sorted(name for name, known in all_formats().items() if known.upkeep is not None)
+        names = sorted(name for name, entry in all_formats().items() if entry.upkeep is not None)
         kind = f"it is {lake.name}" if lake else "it is a folder of files"
         raise OptionError(f"{kind}, and only {' and '.join(names)} tables have versions", path=text)
     upkeep: Upkeep = lake.upkeep(text, **accept(lake.name, lake.upkeep, options))

@@ -686,8 +686,8 @@ class Loader:
         """Pickle arguments and state: a copy opens the source again and goes on from here."""
         state = self.state_dict()
         config = dataclasses.replace(self.config, indices=self.indices, dashboard=False, record=None)
-        at = (state["epoch"], state["position"], state["step"], self._ordering.changes)
-        return _remake, (type(self), self.reader, config, *at)
+        position = (state["epoch"], state["position"], state["step"], self._ordering.changes)
+        return _remake, (type(self), self.reader, config, *position)
 
     def _copy(self, reader: Reader, **changes: Any) -> Self:
         """Return a loader with the same config, except for ``changes``."""

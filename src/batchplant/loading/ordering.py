@@ -85,7 +85,7 @@ class Ordering:
         """Take over the changes of weights of a state."""
         with exceptions_as(OptionError, "this is no state of a loader", *NOTE_ERRORS):
             changes = tuple(
-                (int(epoch), int(at), list(map(float, weights))) for epoch, at, weights in entries
+                (int(epoch), int(position), list(map(float, weights))) for epoch, position, weights in entries
             )
         if changes and not isinstance(self.reader, Mix):
             raise OptionError("the state is of a mixture whose weights were changed, and this is none")

@@ -389,8 +389,8 @@ def subset(order: Order | int, indices: npt.ArrayLike) -> Order:
 
 
 NAMED: dict[str, Callable[..., Order]] = {
-    one.__name__: one
-    for one in (sequential, random, quasi_random, shards, windowed, weighted, class_balanced)
+    order.__name__: order
+    for order in (sequential, random, quasi_random, shards, windowed, weighted, class_balanced)
 }
 # Those that go by the blocks of a file; who knows the file passes them.
 # Blocks that quasi_random shuffles at a time.

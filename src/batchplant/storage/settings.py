@@ -105,7 +105,7 @@ class StorageOptions:
         return dataclasses.replace(below, **set_options)
 
 
-NAMES = tuple(one.name for one in dataclasses.fields(StorageOptions))
+NAMES = tuple(option.name for option in dataclasses.fields(StorageOptions))
 PLAIN = StorageOptions()
 
 

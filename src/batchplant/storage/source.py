@@ -109,9 +109,9 @@ class Source:
         self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
     ) -> tuple[Ragged, int]:
         """The same, and the first run i whose CRC-32 (zlib's) is not ``sums[which[i]]``, or -1."""
-        found = self.gather(starts, sizes)
-        bad = _native.crc32_runs(found.data, found.starts, np.ascontiguousarray(sizes)) != sums[which]
-        return found, int(np.argmax(bad)) if bad.any() else -1
+        runs = self.gather(starts, sizes)
+        bad = _native.crc32_runs(runs.data, runs.starts, np.ascontiguousarray(sizes)) != sums[which]
+        return runs, int(np.argmax(bad)) if bad.any() else -1
 
     def peek(self, runs: Sequence[tuple[int, int]]) -> bytes:
         """A few runs (start, size), one after another, by someone who needs nothing that lies around them."""
@@ -142,8 +142,8 @@ class Source:
 
     def failure(self) -> AccessError | None:
         """Why the last read through :meth:`file` failed, once: libraries make something else of it."""
-        found, self._failed = self._failed, None
-        return found
+        failure, self._failed = self._failed, None
+        return failure
 
     def file(self) -> io.BufferedReader:
         """A file object over the same bytes, for libraries that want one."""

@@ -107,10 +107,10 @@ class Spans:
         runs = zip(self.file.tolist(), self.start.tolist(), np.maximum(self.size, 0).tolist(), strict=True)
         for file, start, size in runs:
             source = self.sources[file]
-            found = source.buffers.find_one(start, size) if isinstance(source, PathSource) else None
-            if found is None:
+            run = source.buffers.find_one(start, size) if isinstance(source, PathSource) else None
+            if run is None:
                 return None
-            memory, offset = found
+            memory, offset = run
             number = numbers.setdefault(id(memory), len(arrays))
             if number == len(arrays):
                 arrays.append(memory)

@@ -56,7 +56,7 @@ class Stopped(BaseException):
 def trying(run: Callable[[], T], stop: threading.Event | None = None, **options: Any) -> T:
     """Retry as storage.remote does; ends when ``stop`` is set, or the parallel work of this thread stops."""
     events = [event for event in (stop, getattr(_THREAD, "stopped", None)) if event is not None]
-    return try_again(run, stop=lambda: any(one.is_set() for one in events), **options)
+    return try_again(run, stop=lambda: any(flag.is_set() for flag in events), **options)
 
 
 class Background:
@@ -190,7 +190,7 @@ def send_all(files: Iterable[tuple[Path, str]], stopped: threading.Event | None 
             else:
                 yield file
 
-    in_parallel(lambda one: send(one[1], one[0], stopped, check=False), small(), stopped)
+    in_parallel(lambda item: send(item[1], item[0], stopped, check=False), small(), stopped)
     for path, url in large:
         send(url, path, stopped)
 

@@ -209,8 +209,8 @@ class FormatSuite:
 
     keeps_schema: the very same kinds come back. keeps_jpeg: JPEG files are stored byte for byte. in_place:
     some field has spans. notices_cuts: every truncation is detected. wraps: the parser is that of another
-    suite, behind a compression for example: fewer tests, kinds and less damage are tried. golden: a folder with one
-    folder of files per format, which the format must not take for its own.
+    suite, behind a compression for example: fewer tests, kinds and less damage are tried. golden: a folder
+    with one folder of files per format, which the format must not take for its own.
     """
 
     format: ClassVar[str]

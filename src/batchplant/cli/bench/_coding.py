@@ -165,8 +165,8 @@ def decoder(engine: _native.Engine, cell: Any, shape: tuple[int, ...] | None) ->
     where = [cell], zero.astype(np.int32), zero, np.array([len(cell)], dtype=np.int64)
     shapes = None if shape is None else np.array([shape], dtype=np.int32)
     if shape is None:
-        told = image.header(cell)
-        shape = told.height, told.width, {"L": 1, "RGB": 3}.get(told.mode, 0) if told.bits == 8 else 0
+        header = image.header(cell)
+        shape = header.height, header.width, {"L": 1, "RGB": 3}.get(header.mode, 0) if header.bits == 8 else 0
     # Absurd sizes are refused by who decodes; until then nothing is allocated for them.
     if 0 in shape or math.prod(shape) > limits.allowed(len(cell)):
         return lambda: image.decode(cell)
@@ -183,8 +183,8 @@ def decoder(engine: _native.Engine, cell: Any, shape: tuple[int, ...] | None) ->
 
 def difference(pixels: image.Pixels, decoded: image.Pixels) -> tuple[float, int]:
     """PSNR in dB (infinite where nothing differs) and the largest error."""
-    one, two = _alike(pixels, decoded)
-    error = np.abs(one.astype(np.int32) - two)
+    first, second = _alike(pixels, decoded)
+    error = np.abs(first.astype(np.int32) - second)
     mean = float(np.square(error, dtype=np.float64).mean())
     top = _top(pixels)
     return (10 * math.log10(top * top / mean) if mean else math.inf), int(error.max())
@@ -195,8 +195,8 @@ def ssim(pixels: image.Pixels, decoded: image.Pixels) -> float:
 
     Of windows of 8 x 8 pixels; an image smaller than that is one window.
     """
-    one, two = (_brightness(each) for each in _alike(pixels, decoded))
-    means = [_window_means(each) for each in (one, two, one * one, two * two, one * two)]
+    first, second = (_brightness(each) for each in _alike(pixels, decoded))
+    means = [_window_means(each) for each in (first, second, first * first, second * second, first * second)]
     left, right, left_square, right_square, both = means
     calm, noise = (0.01 * _top(pixels)) ** 2, (0.03 * _top(pixels)) ** 2
     alike = (2 * left * right + calm) * (2 * (both - left * right) + noise)
@@ -206,13 +206,13 @@ def ssim(pixels: image.Pixels, decoded: image.Pixels) -> float:
 
 def _alike(pixels: image.Pixels, decoded: image.Pixels) -> tuple[image.Pixels, image.Pixels]:
     """Both with the same channels."""
-    one, two = image.expand(pixels), image.expand(decoded)
-    if one.shape[2] != two.shape[2]:
+    first, second = image.expand(pixels), image.expand(decoded)
+    if first.shape[2] != second.shape[2]:
         # WebP knows RGB and RGBA alone, and no alpha where all is opaque.
-        one, two = _rgba(one), _rgba(two)
-    if one.shape != two.shape:
+        first, second = _rgba(first), _rgba(second)
+    if first.shape != second.shape:
         raise DecodeError(f"it was {pixels.shape} and decodes to {decoded.shape}")
-    return one, two
+    return first, second
 
 
 def _top(pixels: image.Pixels) -> int:

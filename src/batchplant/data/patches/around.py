@@ -37,8 +37,8 @@ class Around:
         self.share, self._key = share, key_of(seed, 1, 11)
         self._schema = Schema({name: Tensor(dtype) for name, dtype in fields.items()})
         self._bound = bind(parse_condition(around), self._schema)
-        self.field, *others = fields_of(self._bound)
-        if others:
+        self.field, *more_fields = fields_of(self._bound)
+        if more_fields:
             raise OptionError(f"around is a condition on one field, as 'label > 0', not {around}")
 
     def chosen(self, numbers: I64) -> Flags:

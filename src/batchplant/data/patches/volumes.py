@@ -172,14 +172,14 @@ class VolumePatches(Reader):
             shapes = content.arrays["shapes"]
             return shapes.dtype == np.int64 and shapes.shape == (len(self.base), axes)
 
-        known: list[tuple[int, ...]] = []
-        while len(known) < len(self.base):
-            array = self.base._cell_array(name, len(known))
+        volume_shapes: list[tuple[int, ...]] = []
+        while len(volume_shapes) < len(self.base):
+            array = self.base._cell_array(name, len(volume_shapes))
             if array is None:
                 break
-            known.append(array.shape[:axes])
+            volume_shapes.append(array.shape[:axes])
         else:
-            return np.array(known, dtype=np.int64).reshape(-1, axes)
+            return np.array(volume_shapes, dtype=np.int64).reshape(-1, axes)
         stored = self.base._indexed((name,), "volume-shapes", str(axes), build, version=VERSION, check=check)
         return build(self.base)[0]["shapes"] if stored is None else stored.arrays["shapes"]
 

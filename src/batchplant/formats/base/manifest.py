@@ -68,8 +68,8 @@ class Manifest:
         start = first if is_remote(first) else self._folder
         if not is_remote(start):
             return "/"
-        scheme, _, others = start.partition("://")
-        return f"{scheme}://{others.partition('/')[0]}"
+        scheme, _, location = start.partition("://")
+        return f"{scheme}://{location.partition('/')[0]}"
 
     def read(self, rows: I64) -> Ragged:
         """All bytes of the files of these rows; a cell without a path is missing."""

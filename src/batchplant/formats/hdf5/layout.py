@@ -547,6 +547,6 @@ def read_texts(
             [sys.executable, "-P", attribute_texts.__file__],
             input=request.encode(), capture_output=True, timeout=timeout_seconds, check=True,
         )  # fmt: skip
-        found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-        return found
+        texts: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        return texts
     return {}

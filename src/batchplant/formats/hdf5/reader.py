@@ -169,7 +169,7 @@ class Hdf5Reader(PackedReader):
         if packed:
             data = table(f"{name}.data")
             values = self._stored(data)
-            kinds = [(part.dtype.str, len(one.dims)) for one in (data, main) for part in one.parts]
+            kinds = [(part.dtype.str, len(stored.dims)) for stored in (data, main) for part in stored.parts]
             in_place = isinstance(values, Run) or not data.dims[0]
             if kinds != [("|u1", 1), ("<i8", 1)] or length < 0 or not in_place:
                 raise DamagedError("its data and offsets do not fit together")

@@ -313,8 +313,8 @@ class ParquetReader(ParquetRows):
         if not images or len(indices) > MAX_SINGLE_CELLS * len(units):
             return super()._read(indices, fields)
         cells = {name: self._spans(name, indices) for name in images}
-        others = [name for name in fields if cells.get(name) is None]
-        columns = super()._read(indices, others) if others else Columns()
+        missing = [name for name in fields if cells.get(name) is None]
+        columns = super()._read(indices, missing) if missing else Columns()
         columns.update((name, self._copy_cells(spans)) for name, spans in cells.items() if spans is not None)
         return Columns((name, columns[name]) for name in fields)
 

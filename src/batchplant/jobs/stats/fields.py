@@ -150,11 +150,11 @@ class FieldScan:
 
     def _add_images(self, column: Ragged) -> None:
         headers, raw = image.probe(column), column.raw
-        known = headers[:, 1] > 0
-        self._unknown += int((~known).sum())
-        if not known.any():
+        has_size = headers[:, 1] > 0
+        self._unknown += int((~has_size).sum())
+        if not has_size.any():
             return
-        rows = np.flatnonzero(known)
+        rows = np.flatnonzero(has_size)
         width, height = headers[rows, 1], headers[rows, 2]
         self._sums("width").add(width)
         self._sums("height").add(height)

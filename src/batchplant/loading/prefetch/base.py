@@ -138,8 +138,8 @@ class CachePlanner(Prefetcher):
 
 def epoch_bytes(reader: Reader, fields: Sequence[str]) -> int:
     """Estimate how many bytes an epoch reads."""
-    known = reader._bytes_of(fields)
-    return distinct_runs(reader, fields)[1] if known is None else known
+    stored_bytes = reader._bytes_of(fields)
+    return distinct_runs(reader, fields)[1] if stored_bytes is None else stored_bytes
 
 
 def distinct_runs(reader: Reader, fields: Sequence[str]) -> tuple[int, int]:

@@ -411,9 +411,9 @@ def _needed_bytes(executor: Executor, indices: I64 | None, images_only: bool) ->
     """Estimate how many bytes an epoch reads."""
     reader, plan = executor.reader, executor.plan
     count = len(reader) if indices is None else len(indices)
-    known = reader._bytes_of(plan.fields)
-    if known is not None:
-        return known * count / max(1, len(reader))
+    stored_bytes = reader._bytes_of(plan.fields)
+    if stored_bytes is not None:
+        return stored_bytes * count / max(1, len(reader))
     firsts = np.linspace(0, max(0, count - PROBE_SAMPLES), PROBES).astype(np.int64)
     probed: I64 = np.unique(np.minimum(firsts[:, None] + np.arange(PROBE_SAMPLES), count - 1))
     probed = probed if indices is None else indices[probed]

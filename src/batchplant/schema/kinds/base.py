@@ -280,7 +280,7 @@ class Sparse(Bytes):
         numbers = []
         for column in columns:
             if isinstance(column, str):
-                places = places or {name: place for place, name in enumerate(self.names or ())}
+                places = places or {name: number for number, name in enumerate(self.names or ())}
                 if column not in places:
                     raise OptionError(f"there is no column {brief(column)}{near(column, places)}")
                 column = places[column]
@@ -473,10 +473,10 @@ def check_optional(field: Field) -> None:
 def checked_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) -> dict[str, Field]:
     """Named fields in order; a SchemaError where a name or a kind is none."""
     pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
         raise SchemaError("two fields have one name")
-    for name, field in found.items():
+    for name, field in by_name.items():
         if not isinstance(name, str) or not name or "\0" in name or not is_text(name):
             raise SchemaError(f"a field's name must be text, not {name!r}")
         if isinstance(field, type) and issubclass(field, Field):
@@ -484,4 +484,4 @@ def checked_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) ->
         if not isinstance(field, Field):
             raise SchemaError(f"a field kind is needed, not {field!r}", field=name)
         check_optional(field)
-    return found
+    return by_name

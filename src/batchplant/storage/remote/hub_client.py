@@ -245,10 +245,10 @@ class HubClient(Client):
     # -- listings --------------------------------------------------------------------------------------
 
     def _pages(self, folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
-        at = "" if self._kind == "buckets" else f"/{self.commit}"
+        revision = "" if self._kind == "buckets" else f"/{self.commit}"
         safe = "" if self._kind == "buckets" else "/"
         inside = f"/{quote(folder, safe=safe)}" if folder else ""
-        url: str | None = f"{self._api}/tree{at}{inside}?recursive={recursive}&limit=1000"
+        url: str | None = f"{self._api}/tree{revision}{inside}?recursive={recursive}&limit=1000"
         seen: set[str] = set()
         while url is not None:
             if url in seen or _host(url) != _host(self._endpoint):

@@ -140,15 +140,15 @@ class Connection:
 
     def read_until(self, end: bytes, max_bytes: int) -> bytes:
         """Return the bytes before ``end``, which is dropped."""
-        while (at := self._unread.find(end)) < 0:
+        while (position := self._unread.find(end)) < 0:
             if len(self._unread) > max_bytes:
                 raise ValueError("no end of a header")
             data = self._receive(HEAD_RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError(BROKEN)
             self._unread += data
-        head = bytes(self._unread[:at])
-        del self._unread[: at + len(end)]
+        head = bytes(self._unread[:position])
+        del self._unread[: position + len(end)]
         return head
 
     def _receive(self, size: int) -> bytes:

@@ -289,8 +289,8 @@ class RemoteSource(PooledSource):
             until = min(self.size, end + self._ahead)
         # In whole parts, so that requests are large; the first ones are as small as what was read.
         step = min(CHUNK_BYTES, max(LEAST, self._ahead))
-        for at in range(start - start % step, until, step):
-            if pool.ask(object, [(max(at, start), min(at + step, self.size))], float("inf")) is None:
+        for offset in range(start - start % step, until, step):
+            if pool.ask(object, [(max(offset, start), min(offset + step, self.size))], float("inf")) is None:
                 return
 
     def close(self, *, wait: bool = True) -> None:

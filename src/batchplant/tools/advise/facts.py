@@ -255,7 +255,7 @@ def _duplicates(columns: Columns) -> int:
     seen: Counter[bytes] = Counter()
     if not columns:
         return 0
-    name = max(columns, key=lambda one: int(column_runs(columns[one])[2].clip(0).sum()))
+    name = max(columns, key=lambda column: int(column_runs(columns[column])[2].clip(0).sum()))
     data, starts, sizes = column_runs(columns[name])
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         if size >= MIN_DUPLICATE_BYTES:

@@ -90,7 +90,9 @@ def measured_speed(reader: Reader, seconds: float = MEASURE_SECONDS) -> tuple[fl
 
 def _disk_speed(files: list[str], seconds: float) -> tuple[float, float] | None:
     """Read random parts of files that are not in the page cache."""
-    pieces = [(one, start) for one in files for start in range(0, max(os.path.getsize(one), 1), READ_BYTES)]
+    pieces = [
+        (path, start) for path in files for start in range(0, max(os.path.getsize(path), 1), READ_BYTES)
+    ]
     order = np.random.default_rng(0).permutation(len(pieces))[:MAX_READS]
     size, read_seconds, latencies = 0, 0.0, []
     pages = mmap.mmap(-1, READ_BYTES)

@@ -94,7 +94,7 @@ def examine(
     findings = [finding for check in checks for finding in check.findings()]
     remarks.update(dict.fromkeys(remark for check in checks for remark in check.remarks()))
     names = tuple(kind.name for kind in kinds)
-    findings.sort(key=lambda one: SEVERITIES.index(one.severity))
+    findings.sort(key=lambda entry: SEVERITIES.index(entry.severity))
     return Report(
         shown(reader.path), reader.format, len(reader), count, tuple(findings), names, tuple(remarks)
     )

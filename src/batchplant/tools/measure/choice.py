@@ -161,4 +161,4 @@ def _not_for_training(format: Format, schema: Mapping[str, Field]) -> str | None
 
 
 def _sorted() -> list[Format]:
-    return sorted(all_formats().values(), key=lambda one: one.name)
+    return sorted(all_formats().values(), key=lambda format: format.name)

@@ -21,10 +21,10 @@ GREY = "#6b7280"
 
 def table(*columns: str) -> Table:
     """The first column is text, the others are numbers; nothing is wrapped."""
-    made = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return made
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
 
 
 def check(path: str | None) -> None:

@@ -66,7 +66,7 @@ class Measurement:
 def caveats(rows: Iterable[Measurement], speed: str = "epoch_warm") -> list[str]:
     """Reasons why the order of the fastest may be chance, each as a sentence; none where it is not."""
     measured = [row for row in rows if row.error is None and getattr(row, speed)]
-    ordered = sorted(measured, key=lambda one: -getattr(one, speed))
+    ordered = sorted(measured, key=lambda entry: -getattr(entry, speed))
     if len(ordered) < 2:
         return []
     sentences = []
@@ -96,7 +96,7 @@ def pareto(rows: Iterable[Measurement], speed: str = "epoch_warm") -> list[Measu
     """Those that no other beats: none is as small and as fast, and better in one of both. Smallest first."""
     measured = [row for row in rows if row.bytes_per_sample is not None and getattr(row, speed) is not None]
     front: list[Measurement] = []
-    for row in sorted(measured, key=lambda one: (one.bytes_per_sample or 0, -getattr(one, speed))):
+    for row in sorted(measured, key=lambda entry: (entry.bytes_per_sample or 0, -getattr(entry, speed))):
         equal = front and (row.bytes_per_sample, getattr(row, speed)) == (
             front[-1].bytes_per_sample, getattr(front[-1], speed)
         )  # fmt: skip

@@ -161,10 +161,10 @@ class _Lengths:
         source, number, _ = self._mix.origin(samples)
         drawn = derive(key_of(0, 0, 11), samples)
         unsampled = np.ones(len(samples), dtype=np.bool_)
-        for one, lengths in self._samples.items():
-            rows = source == one
+        for sampled, lengths in self._samples.items():
+            rows = source == sampled
             unsampled &= ~rows
-            complete = len(lengths) == self._mix.sizes_of_sources[one]
+            complete = len(lengths) == self._mix.sizes_of_sources[sampled]
             index = number[rows] if complete else (drawn[rows] % np.uint64(len(lengths))).astype(np.int64)
             lengths_found[rows] = lengths[index]
         if unsampled.any():
@@ -411,7 +411,7 @@ def draw(run: DryRun, length: int | None) -> figures.Figure:
     grid = figure.add_gridspec(2, 2, width_ratios=(3, 1), height_ratios=(3, 2))
     weights, passes = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
     shares = figure.add_subplot(grid[:, 1])
-    order = sorted(range(len(run.sources)), key=lambda one: -run.sources[one].samples)
+    order = sorted(range(len(run.sources)), key=lambda number: -run.sources[number].samples)
     parts = [([source], run.sources[source].name) for source in order[:MAX_COLOURED_SOURCES]]
     if len(order) > MAX_COLOURED_SOURCES:
         parts.append((order[MAX_COLOURED_SOURCES:], f"{len(order) - MAX_COLOURED_SOURCES:,} others"))

@@ -64,7 +64,9 @@ def whole(row: Measurement, total: int) -> float | None:
 def ranked(rows: Sequence[Measurement], by: str) -> list[Measurement]:
     """The fastest first; those that were not measured last."""
     speed = SPEEDS[by][0]
-    return sorted(rows, key=lambda one: (one.error is not None, -(getattr(one, speed) or 0), one.label))
+    return sorted(
+        rows, key=lambda entry: (entry.error is not None, -(getattr(entry, speed) or 0), entry.label)
+    )
 
 
 def draw(rows: Sequence[Measurement], about: About) -> figures.Figure:
@@ -142,7 +144,7 @@ def _name(
         axes.fill_between([*across, right], [*up, up[-1]], bottom, step="post", **beaten)
     # Those on the front choose their places first.
     occupied: list[Any] = []
-    for row in sorted(good, key=lambda one: (one not in front, -spot[one.label][1])):
+    for row in sorted(good, key=lambda entry: (entry not in front, -spot[entry.label][1])):
         occupied.append(_write_name(axes, renderer, row, spot[row.label], row in front, occupied))
 
 

@@ -62,7 +62,7 @@ def _places(beside: str) -> list[str]:
         for folder in (tempfile.gettempdir(), near, os.getcwd())
         if folder and os.access(folder, os.W_OK)
     ]
-    return sorted(dict.fromkeys(folders), key=lambda one: filesystem(one) in IN_MEMORY)
+    return sorted(dict.fromkeys(folders), key=lambda candidate: filesystem(candidate) in IN_MEMORY)
 
 
 def _with_room(places: list[str], needed: int, what: str, less: str) -> str:

@@ -104,7 +104,7 @@ def rows_job(session: Session, dataset: Dataset, params: Mapping[str, str]) -> J
     query = Query.from_params(params)
     if query.plain:
         return Job.ready(Rows(len(dataset.reader)))
-    return session.jobs.get(("rows", query), lambda told: find_rows(dataset, query, told))
+    return session.jobs.get(("rows", query), lambda progress: find_rows(dataset, query, progress))
 
 
 def ready_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) -> Rows:

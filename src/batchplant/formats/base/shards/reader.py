@@ -233,8 +233,8 @@ class ShardsReader(Reader):
         sizes[[self.shards.is_packed(number) for number in range(len(sizes))]] = 1
         blocks = -(-sizes // BLOCK_BYTES)
         shard = np.repeat(np.arange(len(sizes)), blocks)
-        place = np.arange(len(shard)) - starts_of(blocks)[shard]
-        begins = -(-place * BLOCK_BYTES * counts[shard] // sizes[shard])
+        block = np.arange(len(shard)) - starts_of(blocks)[shard]
+        begins = -(-block * BLOCK_BYTES * counts[shard] // sizes[shard])
         return np.diff(np.append(self.shards.firsts[shard] + begins, self.length))
 
     def where(self, sample: int) -> str:

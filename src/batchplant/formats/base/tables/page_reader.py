@@ -528,9 +528,9 @@ class PageReader:
 
     def _single_leaf(self, number: int, column: str) -> tuple[Chunk, Leaf] | None:
         """Return the chunk and leaf of a column in a row group; None if it has several, or is encrypted."""
-        [leaf, *others] = self._leaves[column]
+        [leaf, *more_leaves] = self._leaves[column]
         chunk = self._footer.groups[number].chunks[leaf]
-        return None if others or chunk is None else (chunk, self._footer.leaves[leaf])
+        return None if more_leaves or chunk is None else (chunk, self._footer.leaves[leaf])
 
     def _is_small(self, chunk: Chunk) -> bool:
         """True if an index of the pages would cost as much as the column chunk."""

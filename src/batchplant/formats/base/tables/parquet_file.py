@@ -101,10 +101,10 @@ class ParquetFile:
         fetched = None if isinstance(self.source, MappedSource) else self._fetched(group, list(leaves), ahead)
         claims = {leaf: self._claim(group, leaf, name, fetched) for leaf, name in leaves.items()}
         lists = {name: column for name in names if (column := self._lists(group, name, fetched)) is not None}
-        others = [leaf for leaf, name in leaves.items() if name not in lists]
+        flat = [leaf for leaf, name in leaves.items() if name not in lists]
         table: Any = None
-        if others or not lists:
-            table = self._by_library(group, {leaf: leaves[leaf] for leaf in others}, claims, fetched)
+        if flat or not lists:
+            table = self._by_library(group, {leaf: leaves[leaf] for leaf in flat}, claims, fetched)
         if not lists:
             return table
         return self._table({name: lists[name] if name in lists else table.column(name) for name in names})
@@ -151,19 +151,19 @@ class ParquetFile:
         columns = self.page_reader.read(
             {name: plan for name, plan in plans.items() if plan is not None}, rows
         )
-        others = [name for name in names if name not in columns]
-        if others:
-            table = rows_of(self.load(group, others, ahead=False), rows)
-            columns |= {name: table.column(name) for name in others}
+        missing = [name for name in names if name not in columns]
+        if missing:
+            table = rows_of(self.load(group, missing, ahead=False), rows)
+            columns |= {name: table.column(name) for name in missing}
         return self._table({name: columns[name] for name in names})
 
     def first_cells(self, names: Sequence[str], rows: int) -> pa.Table:
         """Return some of the first cells of columns; of large columns, only the beginning is read."""
         columns = self.page_reader.first(0, names, rows)
-        others = [name for name in names if name not in columns]
-        if others:
-            table = self.load(0, others, ahead=False).slice(0, rows)
-            columns |= {name: table.column(name) for name in others}
+        missing = [name for name in names if name not in columns]
+        if missing:
+            table = self.load(0, missing, ahead=False).slice(0, rows)
+            columns |= {name: table.column(name) for name in missing}
         count = min(len(column) for column in columns.values())
         return self._table({name: columns[name].slice(0, count) for name in names})
 

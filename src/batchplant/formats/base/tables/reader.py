@@ -118,8 +118,8 @@ class TableReader(Reader):
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Return the spans of cells with known locations, and of whole units for the other fields."""
         cells = {name: self._known(name, indices) for name in fields}
-        others = [name for name, spans in cells.items() if spans is None]
-        runs = self._batch_runs(indices, others) if others else []
+        read_whole = [name for name, spans in cells.items() if spans is None]
+        runs = self._batch_runs(indices, read_whole) if read_whole else []
         if runs is None:
             return None
         return concat_spans([spans_of(runs), *(spans for spans in cells.values() if spans is not None)])

@@ -255,7 +255,7 @@ def select_tensors(
     lower = search.lower()
     matches = [row for row in rows if lower in row["name"].lower()] if lower else rows
     if sort in SORT_KEYS:
-        matches = sorted(matches, key=lambda one: one[sort], reverse=down)
+        matches = sorted(matches, key=lambda item: item[sort], reverse=down)
     dtypes, counts = np.unique([row["dtype"] for row in matches], return_counts=True)
     return {
         "tensors": matches[start : start + count], "count": len(matches), "of": len(rows),
