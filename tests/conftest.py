@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from proxy import Proxy
     from servers import Bucket, Web
 
-# The tests run beside each other on all cores. Threads of PyTorch and NumPy would fight for them, and spin while
-# they wait: the tests of devices took three times as long.
+# The tests run beside each other on all cores. Threads of PyTorch and NumPy would fight for them, and spin
+# while they wait: the tests of devices took three times as long.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
