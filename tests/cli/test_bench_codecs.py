@@ -8,7 +8,6 @@ import io
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-import processes
 import repository
 from batchplant import _native
 from batchplant.cli import build_parser, main
@@ -413,25 +411,6 @@ def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         pass
     assert main(["bench", "codecs", str(tmp_path / "x.beton")]) == 2
     assert "no images" in capsys.readouterr().err
-
-
-def test_ctrl_c_stops_it(folder: Path) -> None:
-    # The signal comes from within, at the second image, so that nobody has to wait and guess.
-    code = (
-        "import os, signal, sys; from batchplant.cli import main; from batchplant.cli.bench import codecs\n"
-        "load, seen = codecs.load, []\n"
-        "def stop(*args, **options):\n"
-        "    seen.append(1)\n"
-        "    len(seen) == 2 and os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return load(*args, **options)\n"
-        "codecs.load = stop\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", code, "bench", "codecs", str(folder), *QUICK]
-    done = processes.run(command, capture_output=True, text=True)
-    assert done.returncode in processes.STOPPED
-    assert done.stderr.startswith("batchplant: stopped\n")
-    assert done.stdout == ""
 
 
 def test_the_guide_is_true() -> None:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
-import processes
 import repository
 from batchplant import order as orders
 from batchplant.cli import build_parser, main
@@ -333,23 +332,6 @@ def test_a_damaged_file_is_named(
     path.write_bytes(sorted_by_label.read_bytes()[:-20])
     assert main(["bench", "shuffle", str(path), *QUICK]) == 1
     assert "t.parquet" in capsys.readouterr().err
-
-
-def test_ctrl_c_stops_it(sorted_by_label: Path) -> None:
-    # The signal comes from within, at the first batch, so that nobody has to wait and guess.
-    code = (
-        "import os, signal, sys; from batchplant.data import reader; from batchplant.cli import main\n"
-        "read = reader.Reader.read\n"
-        "def stop(*args):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return read(*args)\n"
-        "reader.Reader.read = stop\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", code, "bench", "shuffle", str(sorted_by_label)]
-    done = processes.run(command, capture_output=True, text=True)
-    assert done.returncode in processes.STOPPED
-    assert done.stderr.startswith("batchplant: stopped\n")
 
 
 def test_the_guide_is_true() -> None:

@@ -85,7 +85,8 @@ HOW: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["processes", "dask"])
+# That of Dask is compared where its workers are killed.
+@pytest.mark.parametrize("engine", ["processes", *exhaustive("dask")])
 def test_every_engine_makes_the_same_bytes(
     engine: str, source: Path, wanted: dict[str, bytes], tmp_path: Path
 ) -> None:

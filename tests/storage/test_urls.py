@@ -287,9 +287,6 @@ def test_every_format(name: str, suffix: str, bucket: Bucket) -> None:
         if hasattr(local, "tensors") and registry.get_format(name).tensors:
             for key, array in local.tensors().items():
                 assert np.asarray(remote.tensors()[key]).tobytes() == np.asarray(array).tobytes()
-    report = bp.verify(f"{bucket.url}/{file}", decode=True, **options, **place)
-    assert report.problems == []
-    assert report.samples == len(local)
 
 
 # -- many files as one dataset ---------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def assert_no_producers() -> None:
         # One whose start was cut short by Ctrl-C cannot be joined yet.
         while thread.is_alive() or thread in threading.enumerate():
             assert time.monotonic() < deadline, thread
-            os.sched_yield()
+            time.sleep(0.001)
     assert _new_producers() == []
 
 
@@ -184,7 +184,7 @@ def assert_ended(before: set[str]) -> None:
     deadline = time.monotonic() + PATIENCE
     while new := running() - before:
         assert time.monotonic() < deadline, new
-        os.sched_yield()
+        time.sleep(0.001)
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

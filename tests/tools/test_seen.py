@@ -57,7 +57,11 @@ def source(kind: str, path: str) -> Any:
 RANKS = [(5, 1, 4, 2), (3, 0, 3, 4), (6, 0, 5, 2)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    # An example is a run of several ranks, and three of them stand below.
+    max_examples=settings.default.max_examples // 2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     st.sampled_from(["plain", "mix", "pack"]),
     st.sampled_from(["sequential", "random", "shards", "quasi_random", "windowed"]),
