@@ -1,10 +1,12 @@
-"""Reading a folder of media."""
+"""Reading a folder of media; the names of a large one are stored in the user's cache for the next opening."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -15,16 +17,35 @@ from ....codecs.nested import column_of
 from ....errors import BatchplantError, DamagedError, OptionError, SchemaError
 from ....schema import Field, Image, Int, Schema, Text
 from ....schema.columns import U8, Columns, Ragged
-from ....storage import NOTE_ERRORS, is_below, join, parse_object, read_beside
+from ....storage import NOTE_ERRORS, index, is_below, join, parse_object, read_beside
+from ....storage.platform import filesystem
 from ..format import Probe
-from .files import FileNames, FilesReader, MediaColumn, open_files
-from .listing import list_files
+from .files import (
+    FileNames,
+    Files,
+    FilesReader,
+    LocalFiles,
+    MediaColumn,
+    open_files,
+    pack_names,
+    unpack_names,
+)
 from .media import FILE_NAME, MEDIA, METADATA_NAME, Media, metadata_of, rows_of, splits_in
 from .pairs import Asked, pairs_of
 
 LABEL = "label"
 # Enough to tell what the files of a folder have in common without opening every one.
 PROBED_SAMPLES = 48
+# Listing fewer files is fast enough without a stored listing.
+MIN_STORED_FILES = 20_000
+# File systems that change the ctime of a folder with its entries; object stores mounted by FUSE may not.
+STABLE_FILE_SYSTEMS = {
+    "btrfs", "ceph", "ext2", "ext3", "ext4", "f2fs", "lustre", "nfs", "nfs4", "overlay", "tmpfs", "xfs",
+    "zfs",
+}  # fmt: skip
+# A folder that changed so recently may change again without another ctime.
+SETTLED_NS = 2_000_000_000
+LISTING_KIND, LISTING_VERSION = "listing", 1
 
 T = TypeVar("T")
 # The name of the media field, and the schema, as our writer noted them.
@@ -194,3 +215,63 @@ class FolderReader(FilesReader):
 
     def facts(self) -> dict[str, Any]:
         return {"skipped files": self._below.skipped}
+
+
+def list_files(
+    files: Files, medium: str, is_wanted: Callable[[str], bool], own_name: str, *, by_basename: bool
+) -> FileNames:
+    """Return the wanted files of a folder, sorted: from the cache if no folder has changed, else by a walk.
+
+    ``medium`` names what is wanted. The names of a large local folder go into the user's cache.
+    """
+    group = index.FileGroup(files.root, [], state={}, options={})
+    about = f"{medium} {by_basename}"
+    if isinstance(files, LocalFiles):
+        stored = index.recall(group, LISTING_KIND, about, mode="write", version=LISTING_VERSION)
+        fresh = stored and _fresh_names(files.root, stored)
+        if stored and fresh:
+            files.skipped = int(stored.facts["skipped"])
+            return fresh
+    now = time.time_ns()
+    key = os.path.basename if by_basename else None
+    names = FileNames.packed(sorted(files.walk(is_wanted, own_name), key=key))
+    if isinstance(files, LocalFiles) and len(names) >= MIN_STORED_FILES and _is_settled(files, now):
+        arrays = {
+            "names": names.text,
+            "folders": pack_names(names.folders),
+            "folder": names.folder,
+            "walked": pack_names(files.walked),
+            "ctimes": np.array([ctime for _, ctime in files.walked.values()]),
+        }
+        facts = {"skipped": files.skipped}
+        index.remember(
+            group,
+            LISTING_KIND,
+            about,
+            lambda source, report: (arrays, facts),
+            mode="rebuild",
+            version=LISTING_VERSION,
+        )
+    return names
+
+
+def _is_settled(files: LocalFiles, now: int) -> bool:
+    """Return whether the ctimes of all folders would tell of a change."""
+    states = files.walked.values()
+    return (
+        len({device for device, _ in states}) == 1
+        and max(ctime for _, ctime in states) < now - SETTLED_NS
+        and filesystem(files.root) in STABLE_FILE_SYSTEMS
+    )
+
+
+def _fresh_names(root: str, stored: index.Index) -> FileNames | None:
+    """Return the names of a stored listing; None if a folder has changed since, or is gone."""
+    arrays = stored.arrays
+    walked = unpack_names(arrays["walked"])
+    with contextlib.suppress(OSError):
+        ctimes = [os.stat(os.path.join(root, folder)).st_ctime_ns for folder in walked]
+        names = FileNames(arrays["names"], unpack_names(arrays["folders"]), arrays["folder"])
+        if ctimes == arrays["ctimes"].tolist() and names.is_valid():
+            return names
+    return None
