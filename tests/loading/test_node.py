@@ -61,7 +61,9 @@ def folder(monkeypatch):
         if (process := server_process()) is not None:
             os.kill(process, signal.SIGTERM)
         wait_until(lambda: not Path(runtime, place.FOLDER).exists())
-    assert not [name for name in os.listdir("/dev/shm") if "batchplant" in name]
+    assert not [
+        name for name in os.listdir("/dev/shm") if name.startswith(("batchplant-batch", "batchplant-message"))
+    ]
 
 
 @pytest.fixture
@@ -321,6 +323,103 @@ def test_copies_and_pickles_share_too(photos, server):
     assert [copy.stats()["node"]["alone"] for copy in copies] == [0, 0]
 
 
+# -- devices -----------------------------------------------------------------------------------------------
+
+# A server in this process cannot share memory of a GPU with it: one is started there.
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DEVICE_CASES = {
+    "pixels": {"pipelines": CROP, "order": "random", "ids": True},
+    "normalised": {
+        "pipelines": {"image": [*CROP["image"], bp.ops.ColorJitter(0.4), bp.ops.Normalize([9] * 3, [60] * 3)]}
+    },
+    "padded": {"pipelines": {"image": [bp.ops.Resize(shorter=90), bp.ops.Collate("pad")]}},
+    "MixUp": {"pipelines": CROP, "joint": [bp.ops.MixUp(0.8, labels="label", num_classes=SAMPLES)]},
+    "a module": {"pipelines": {"image": [*CROP["image"], bp.ops.ChannelsFirst(), "module"]}},
+    "a function": {"pipelines": {"image": [*CROP["image"], negative]}},
+    "a function of tensors": {"pipelines": {"image": [*CROP["image"], "to_tensor", negative]}},
+    "joint code": {
+        "pipelines": {"image": [*CROP["image"], bp.ops.ChannelsFirst()]},
+        "joint": [
+            bp.ops.MixUp(0.8, labels="label", num_classes=SAMPLES),
+            bp.ops.Map(lambda image, label: image[0] + label[:1], ["image", "label"], "x"),
+        ],
+    },
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving_device(device: str):
+    """Serve in this process, or let loaders start a server."""
+    torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    with contextlib.nullcontext() if device == "cuda" else serving():
+        yield torch
+
+
+def of_device(torch: Any, case: str) -> dict[str, Any]:
+    """The options of a case, with the steps that are torch's."""
+    from batchplant.interop import torch as interop
+
+    options = dict(DEVICE_CASES[case])
+    steps = {"module": torch.nn.Threshold(100, 0), "to_tensor": interop.ToTensor()}
+    options["pipelines"] = {
+        name: [steps.get(step, step) if isinstance(step, str) else step for step in pipeline]
+        for name, pipeline in options["pipelines"].items()
+    }
+    return options
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", DEVICE_CASES)
+def test_images_of_a_device_are_shared(photos, folder, case, device):
+    with serving_device(device) as torch:
+        options = {"device": device, "decode": "gpu" if device == "cuda" else "cpu", "seed": 5}
+        options |= of_device(torch, case)
+        shared, alone = bp.Loader(photos, BATCH, share="node", **options), bp.Loader(photos, BATCH, **options)
+        for item, other in zip(shared, alone, strict=True):
+            assert item.keys() == other.keys()
+            for name, value in item.items():
+                assert value.device == other[name].device
+                assert torch.equal(value, other[name]), name
+        stats = shared.stats()["node"]
+        assert (stats["shared"], stats["alone"]) == (len(alone), 0), stats["why alone"]
+        shared.close()
+        alone.close()
+
+
+DEVICE_READER = """
+import sys
+import batchplant as bp
+crop = {"image": [bp.ops.RandomResizedCrop(160)]}
+loader = bp.Loader(sys.argv[1], 4, share="node", device="cuda", decode="gpu", pipelines=crop)
+kept = [next(iter(loader))]
+print(loader.stats()["node"]["shared"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("killed", ["reader", "server"])
+def test_a_killed_process_of_a_device_costs_the_others_no_batch(photos, folder, killed):
+    options = {"pipelines": {"image": [bp.ops.RandomResizedCrop(160)]}, "device": "cuda", "decode": "gpu"}
+    command = [sys.executable, "-c", DEVICE_READER, photos]
+    with serving_device("cuda") as torch, processes.start(command, stdin=-1, stdout=-1, text=True) as reader:
+        assert int(reader.stdout.readline()) > 0
+        shared, alone = bp.Loader(photos, 4, share="node", **options), bp.Loader(photos, 4, **options)
+        for number, (batch, other) in enumerate(zip(shared, alone, strict=True)):
+            assert torch.equal(batch["image"], other["image"])
+            if number == 4:
+                os.kill(reader.pid if killed == "reader" else server_process(), signal.SIGKILL)
+        reader.kill()
+        stats = shared.stats()["node"]
+        assert stats["shared"] > 5
+        assert killed == "server" or stats["alone"] == 0
+        shared.close()
+        alone.close()
+
+
 # -- processes that die ------------------------------------------------------------------------------------
 
 
@@ -463,7 +562,6 @@ def test_a_reader_that_takes_no_answers_is_dropped(photos, server):
     ("options", "reason"),
     [
         ({"share": "rack"}, 'share is "node" or None'),
-        ({"share": "node", "device": "cuda", "decode": "gpu"}, "decodes on a device"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(photos, options, reason):

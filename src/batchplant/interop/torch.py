@@ -34,6 +34,7 @@ try:
 except ImportError:
     raise MissingLibraryError("this needs PyTorch: pip install torch") from None
 
+from .gpu import ipc
 from .gpu.on_device import OnDevice
 from .gpu.streams import streams_of
 
@@ -65,6 +66,11 @@ def as_tensor(value: Batch) -> Batch:
     if isinstance(value, list) and any(isinstance(part, np.ndarray) for part in value):
         return [as_tensor(part) for part in value]
     return value
+
+
+def shared_delivery(name: str) -> Delivery:
+    """Return the delivery to the device that the processes of a machine call ``name``."""
+    return Delivery(ipc.device_named(name))
 
 
 class Delivery:

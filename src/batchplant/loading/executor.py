@@ -472,7 +472,7 @@ class RemoteExecutor(Executor):
         self.timer, self.functions = alone.timer, alone.functions
         self._tail: Executor | None = None
         if tail is not None:
-            self._tail = Executor(alone.reader, tail, alone.on_cpu, seed=alone.seed)
+            self._tail = Executor(alone.reader, tail, alone.on_cpu, alone.on_device, seed=alone.seed)
             self._tail.timer, self._tail.functions = alone.timer, alone.functions
         self._counting = threading.Lock()
         self._from_server, self._from_here = 0, 0

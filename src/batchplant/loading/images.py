@@ -327,6 +327,42 @@ class Device(Backend, Protocol):
     def producers(self, raw: bool) -> int:
         """Return the number of threads that should make batches: of raw pixels, or of encoded images."""
 
+    @property
+    def name(self) -> str:
+        """Name of the device in every process of the machine; OptionError where processes cannot share it."""
+
+    def exports(self) -> Exports:
+        """Return memory of the device from which other processes copy batches."""
+
+    def imports(self) -> Imports:
+        """Return access to the memory that another process exports."""
+
     def stats(self) -> dict[str, Any]: ...
 
+    def close(self) -> None: ...
+
+
+class Exported(Protocol):
+    """A batch in memory of a device; its reader opens that by ``handle``."""
+
+    handle: bytes
+    size: int
+
+    def retire(self) -> None: ...
+
+
+class Exports(Protocol):
+    """Memory of a device that a server fills; see interop.gpu.ipc."""
+
+    bytes: int
+
+    def array(self, value: object) -> AnyArray | None: ...
+    def describe(self, value: object, start: int) -> tuple[list[Any], int] | None: ...
+    def export(self, tensors: list[tuple[Any, int]], size: int) -> Exported: ...
+
+
+class Imports(Protocol):
+    """Memory of a server's device that a reader copies from."""
+
+    def copy(self, handle: bytes, size: int) -> Callable[[int, str, list[int]], Any]: ...
     def close(self) -> None: ...

@@ -153,11 +153,6 @@ class LoaderConfig:
             )
         if self.share is not None:
             check_platform()
-            if self.decode.backend is not None:
-                raise OptionError(
-                    f'share="node" shares what the CPU decodes, and decode={self.decode.backend!r} decodes '
-                    "on a device: leave one of them out"
-                )
 
     def check_mesh(self) -> None:
         """Raise OptionError if this run has a mesh and the loader was not told of it."""

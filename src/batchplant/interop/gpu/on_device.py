@@ -33,6 +33,7 @@ from ...ops.base import Batch, Draws, Op
 from ...ops.dtypes import torch_dtype
 from ...schema.columns import I64, U8, AnyArray
 from ...storage import limits
+from . import ipc
 from .colour import has_kernels
 from .jpeg import CoefficientJpegs, Jpegs, ScanJpegs
 from .parts import Part, RawWindows, finished_part, join_parts
@@ -135,6 +136,18 @@ class OnDevice:
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
         self.decoded = {"cpu": 0, "gpu": 0, "split": 0, "raw": 0}
 
+    # -- batches of other processes --------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return ipc.name_of(self.device)
+
+    def exports(self) -> ipc.Exports:
+        return ipc.Exports(self.device, self.streams.kernels)
+
+    def imports(self) -> ipc.Imports:
+        return ipc.Imports(self.device, self.streams.kernels)
+
     def producers(self, raw: bool) -> int:
         return RAW_PRODUCERS if raw else PRODUCERS
 
@@ -147,12 +160,16 @@ class OnDevice:
             return form(batch, ids, draws, self._tensors)
 
     def send(self, batch: Batch) -> Batch:
+        if isinstance(batch, Tensor):
+            # It came from a server that shares the device.
+            return batch
         with self.streams.on(self.streams.kernels):
             return send_array(batch, self.device)
 
     def fetch(self, batch: Batch, *, tensor: bool) -> Batch:
         with self.streams.on(self.streams.kernels):
-            on_host = batch.cpu()
+            # Of a server that makes images on the CPU, it is an array already.
+            on_host = torch.as_tensor(batch).cpu()
         return on_host if tensor else on_host.numpy()
 
     # -- a batch ---------------------------------------------------------------------------------------

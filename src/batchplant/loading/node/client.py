@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import mmap
 import os
@@ -24,7 +23,7 @@ from ...storage import platform
 from ...storage.remote.fetch import Answer
 from ..decoded import DecodedCache
 from ..executor import Executor, RemoteExecutor
-from ..images import DecodeOptions
+from ..images import DecodeOptions, Device
 from . import place, wire
 from . import recipe as recipes
 from .memory import BatchDecoder
@@ -61,9 +60,10 @@ class Mapping(mmap.mmap):
 class Link:
     """A connection to the server: requests go out from any thread, a thread of its own takes the answers."""
 
-    def __init__(self, connection: socket.socket, recipe: bytes) -> None:
+    def __init__(self, connection: socket.socket, recipe: bytes, device: Device | None) -> None:
         self._connection, self.process = connection, os.getpid()
         with on_error(connection.close):
+            self._imports = None if device is None else device.imports()
             self._introduce(recipe)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -71,6 +71,8 @@ class Link:
         # Batches whose memory something here refers to.
         self._held: set[int] = set()
         self.alive, self.refused, self.stats = True, "", dict[str, int]()
+        # Why a batch of the device could not be copied.
+        self.reason = ""
         threading.Thread(target=self._receive, name="batchplant-node", daemon=True).start()
 
     def _introduce(self, recipe: bytes) -> None:
@@ -133,6 +135,8 @@ class Link:
                 answers, self._answers = list(self._answers.values()), {}
             for answer in answers:
                 answer.set_result(None)
+            if self._imports is not None:
+                self._imports.close()
 
     def _wait(self) -> bool:
         """Wait for a message; return False if the server is silent, and does not answer in time."""
@@ -152,16 +156,25 @@ class Link:
         number, values = message["number"], None
         if message["kind"] == "batch":
             self.stats = message["stats"]
-            values = self._values(number, message["batch"], descriptors)
+            try:
+                values = self._values(number, message["batch"], descriptors, message.get("exported"))
+            # Memory of the device, or the device itself: the batch is made here.
+            except (OSError, RuntimeError, MemoryError) as error:
+                self.reason = str(error)
         with self._lock:
             answer = self._answers.pop(number, None)
         if answer is not None:
             answer.set_result(values)
 
-    def _values(self, number: int, data: bytes, descriptors: list[int]) -> dict[str, Any] | None:
-        """Return the values of a batch, in memory of the server; copies if very many batches are held."""
+    def _values(
+        self, number: int, data: bytes, descriptors: list[int], exported: tuple[bytes, int] | None
+    ) -> dict[str, Any] | None:
+        """Return the values of a batch, in memory of the server; copies if very many batches are held.
+
+        exported: handle and size of the memory of a device that it lies in.
+        """
         mapped: list[mmap.mmap] = []
-        if descriptors:
+        if descriptors or exported:
             lease = Lease()
             weakref.finalize(lease, self._release, number).atexit = False
             self._held.add(number)
@@ -170,8 +183,11 @@ class Link:
                 mapped += [Mapping.of(fd, lease) for fd in descriptors]
             if len(mapped) < len(descriptors):
                 return None
-        values: dict[str, Any] = BatchDecoder(mapped).load(data)
-        return _copied(values) if len(self._held) > MAX_HELD_BATCHES else values
+        tensor = None
+        if exported is not None and self._imports is not None:
+            tensor = self._imports.copy(*exported)
+        values: dict[str, Any] = BatchDecoder(mapped, tensor).load(data)
+        return _copied(values) if exported or len(self._held) > MAX_HELD_BATCHES else values
 
     def _release(self, number: int) -> None:
         """Tell the server that nothing here refers to a batch; called where the last such thing ends.
@@ -203,10 +219,10 @@ class NodeExecutor(RemoteExecutor):
     ) -> None:
         plan, tail = recipes.divide(alone.plan)
         super().__init__(alone, tail, prefetch_batches)
-        # Threads and other options of decoding are the server's.
-        decode = dataclasses.replace(decode, backend=None, gpu_share=None)
+        self._device = alone.on_device
+        name = None if self._device is None else self._device.name
         fingerprint = recipes.fingerprint(alone.reader)
-        recipe = recipes.Recipe(alone.reader, plan, alone.seed, decode, cache, fingerprint)
+        recipe = recipes.Recipe(alone.reader, plan, alone.seed, decode, cache, fingerprint, name)
         try:
             self._recipe = recipes.dump(recipe)
         except NotPlainError as error:
@@ -246,7 +262,7 @@ class NodeExecutor(RemoteExecutor):
             if time.monotonic() < self._retry_at:
                 return None
             try:
-                self._link = _connect(self._recipe)
+                self._link = _connect(self._recipe, self._device)
                 self._reason, self._pause = "", RETRY_SECONDS
                 # The thread of the connection does not know this object, which can be collected.
                 weakref.finalize(self, self._link.close)
@@ -260,7 +276,8 @@ class NodeExecutor(RemoteExecutor):
         """Return how many batches came from the server and were made here, and what the server did in all."""
         link = self._link
         server = {f"server {name}": value for name, value in (link.stats if link else {}).items()}
-        reader = {"shared": self._from_server, "alone": self._from_here, "why alone": self._reason}
+        reason = self._reason or (link.reason if link else "")
+        reader = {"shared": self._from_server, "alone": self._from_here, "why alone": reason}
         return {**reader, **server}
 
     def close(self) -> None:
@@ -269,7 +286,7 @@ class NodeExecutor(RemoteExecutor):
             self._link.close()
 
 
-def _connect(recipe: bytes) -> Link:
+def _connect(recipe: bytes, device: Device | None) -> Link:
     """Connect to the server, or start it."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
@@ -279,7 +296,7 @@ def _connect(recipe: bytes) -> Link:
             connection = place.dial()
         try:
             if connection is not None:
-                return Link(connection, recipe)
+                return Link(connection, recipe, device)
         # A server that ends, or was killed, accepts connections until the system has closed its socket.
         except ConnectionError:
             if time.monotonic() > deadline:

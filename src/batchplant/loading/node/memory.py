@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ... import _native
 from ...schema.columns import U8, AnyArray, AnyDType
 from ...storage import platform
+from ..images import Exported, Exports
 from ..on_cpu import BufferPool
 from .wire import ALIGNMENT, Decoder, Encoder, numeric
 
@@ -106,23 +107,43 @@ class SharedBuffers(BufferPool):
 
 
 class SharedBatch(NamedTuple):
-    """A batch in shared memory: its message, its segments, and arrays that keep these from being reused."""
+    """A batch in shared memory: its message, its segments, and arrays that keep these from being reused.
+
+    exported: its tensors, where a device made them.
+    """
 
     message: bytes
     segments: list[Segment]
     arrays: list[AnyArray]
+    exported: Exported | None
 
     @property
     def bytes(self) -> int:
-        return len(self.message) + sum(segment.size for segment in self.segments)
+        on_device = self.exported.size if self.exported else 0
+        return len(self.message) + sum(segment.size for segment in self.segments) + on_device
+
+    @property
+    def needs_lease(self) -> bool:
+        """True if it lies in memory that must not be reused while a reader has it."""
+        return bool(self.segments) or self.exported is not None
+
+    def retire(self) -> None:
+        """Keep its memory from being reused: a reader that is gone may still see it."""
+        for segment in self.segments:
+            segment.retired = True
+        if self.exported is not None:
+            self.exported.retire()
 
 
 class BatchEncoder(Encoder):
     """Encodes the values of a batch; large arrays stay where they lie."""
 
-    def __init__(self, buffers: SharedBuffers) -> None:
+    def __init__(self, buffers: SharedBuffers, exports: Exports | None = None) -> None:
         super().__init__()
-        self._buffers = buffers
+        self._buffers, self._exports = buffers, exports
+        # Tensors of a device with their starts in one exported segment, and its size.
+        self._tensors: list[tuple[Any, int]] = []
+        self._tensor_bytes = 0
         self._segments: list[Segment] = []
         self._arrays: list[AnyArray] = []
         # Arrays for one common segment, their entries in the message, and its size.
@@ -131,7 +152,23 @@ class BatchEncoder(Encoder):
 
     def share(self, values: dict[str, Any]) -> SharedBatch:
         """Return a batch for other processes; raise NotPlainError if it holds objects that no message can."""
-        return SharedBatch(self.dump(values), self._segments, self._arrays)
+        message, exported = self.dump(values), None
+        if self._tensors:
+            assert self._exports is not None
+            exported = self._exports.export(self._tensors, self._tensor_bytes)
+        return SharedBatch(message, self._segments, self._arrays, exported)
+
+    def custom(self, value: Any) -> Any:
+        if self._exports is None:
+            return super().custom(value)
+        if (array := self._exports.array(value)) is not None:
+            return self.array(array)
+        described = self._exports.describe(value, self._tensor_bytes)
+        if described is None:
+            return super().custom(value)
+        self._tensors.append((value, self._tensor_bytes))
+        entry, self._tensor_bytes = described
+        return ["tensor", *entry]
 
     def array(self, array: AnyArray) -> Any:
         numeric(array.dtype)
@@ -169,9 +206,16 @@ class BatchEncoder(Encoder):
 class BatchDecoder(Decoder):
     """Decodes a batch whose segments are mapped here."""
 
-    def __init__(self, mapped: Sequence[mmap.mmap]) -> None:
+    def __init__(
+        self, mapped: Sequence[mmap.mmap], tensor: Callable[[int, str, list[int]], Any] | None = None
+    ) -> None:
         super().__init__()
-        self._mapped = mapped
+        self._mapped, self._tensor = mapped, tensor
+
+    def make_tensor(self, start: int, dtype: str, shape: list[int]) -> Any:
+        if self._tensor is None:
+            raise ValueError("a tensor without its memory")
+        return self._tensor(start, dtype, shape)
 
     def make_shared(
         self, number: int, start: int, text: str, shape: list[int], strides: list[int]

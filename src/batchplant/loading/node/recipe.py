@@ -36,7 +36,10 @@ MAX_TAGGED_FILES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Dataset, plan and options that make a batch. ``fingerprint``: of the dataset when it was opened."""
+    """Dataset, plan and options that make a batch.
+
+    fingerprint: of the dataset when it was opened. device: name of the one that makes the images.
+    """
 
     reader: Reader
     plan: Plan
@@ -44,6 +47,7 @@ class Recipe:
     decode: DecodeOptions
     cache: DecodedCache | None
     fingerprint: str
+    device: str | None = None
 
 
 class RecipeEncoder(Encoder):
@@ -193,21 +197,38 @@ def divide_at(plan: Plan, counts: dict[str, int], joint: int) -> tuple[Plan, Pla
     """Return the plan of so many steps of each output and joint steps, and that of what follows."""
     first: list[Output] = []
     then: list[Output] = []
+    # What follows of outputs that have all their steps: none.
+    whole: list[Output] = []
     for output in plan.outputs:
-        count, steps = counts[output.name], output.steps
+        count, steps = _shared_steps(output, counts[output.name]), output.steps
         if output.beside is not None and not _is_padded(output, plan, counts):
             then.append(output)
             continue
-        first.append(dataclasses.replace(output, steps=steps[:count]))
-        if count < len(steps):
-            then.append(
-                dataclasses.replace(
-                    output, steps=steps[count:], image=None, mover=None, rows_of=None, drawn=None, beside=None
-                )
+        first.append(
+            dataclasses.replace(
+                output, steps=steps[:count], device_steps=min(output.device_steps, count),
+                on_device=output.on_device and output.device_from <= count,
             )
+        )  # fmt: skip
+        behind = dataclasses.replace(
+            output, steps=steps[count:], image=None, mover=None, rows_of=None, drawn=None, beside=None,
+            on_device=output.on_device and output.device_steps >= count,
+            device_from=max(0, output.device_from - count), device_steps=max(0, output.device_steps - count),
+        )  # fmt: skip
+        (then if count < len(steps) else whole).append(behind)
     joint = 0 if then else joint
+    if joint < len(plan.joint):
+        # Joint steps have to know which values are on the device.
+        then += [output for output in whole if output.on_device]
     tail = Plan(tuple(then), plan.joint[joint:])
     return Plan(tuple(first), plan.joint[:joint]), tail if tail.outputs or tail.joint else None
+
+
+def _shared_steps(output: Output, count: int) -> int:
+    """Return how many of the first ``count`` steps leave what follows to know where and what its input is."""
+    fetched = output.on_device and 0 < count == output.device_steps < len(output.steps)
+    # The last step on the device says whether the CPU gets a tensor or an array.
+    return count - 1 if fetched and output.steps[count - 1].spec.torch else count
 
 
 def _plain_steps(output: Output) -> int:

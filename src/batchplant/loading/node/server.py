@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...errors import DamagedError, OptionError
+from ...data import hooks
+from ...errors import DamagedError
 from ...schema.columns import I64
 from ...storage import platform
 from ..decoded import DecodedImages
 from ..executor import Executor
-from ..on_cpu import OnCpu
+from ..images import Exports
+from ..on_cpu import BufferPool, OnCpu
 from . import recipe as recipes
 from . import wire
 from .memory import BatchEncoder, SharedBatch, SharedBuffers
@@ -70,6 +72,8 @@ class Recipe:
         self.key = key
         # None until the dataset is open.
         self.executor: Executor | None = None
+        # Memory of the device that makes its images.
+        self.exports: Exports | None = None
         self.readers: list[Reader] = []
         self.entries: dict[bytes, Entry] = {}
         self.next: dict[bytes, bytes] = {}
@@ -246,6 +250,7 @@ class Server:
         """Open the dataset of a recipe and begin the batches that wait for it: the body of a thread."""
         try:
             executor = self._executor(recipes.load(data))
+            exports = None if executor.on_device is None else executor.on_device.exports()
         # The readers make their batches themselves, and report what is wrong.
         except Exception as error:
             self._report(f"refused: {error}")
@@ -258,20 +263,26 @@ class Server:
             return
         self._report(f"{executor.reader.path}: opened for {', '.join(executor.plan.names)}")
         with self._lock:
-            recipe.executor = executor
+            recipe.executor, recipe.exports = executor, exports
             self._start_batches()
 
     def _executor(self, recipe: recipes.Recipe) -> Executor:
-        if any(output.on_device for output in recipe.plan.outputs):
-            raise OptionError("a device makes these images")
-        decode = recipe.decode
-        on_cpu = OnCpu(self._engine, self._buffers, dct=decode.dct, fast_scale=decode.fast_scale)
+        decode, device, buffers = recipe.decode, None, BufferPool(0)
+        delivery = None if recipe.device is None else hooks.part("torch").shared_delivery(recipe.device)
+        if delivery is not None:
+            # The device copies from it; only what it makes is shared.
+            buffers = BufferPool(2 * WORKERS, delivery.allocate)
+        on_cpu = OnCpu(
+            self._engine, buffers if delivery else self._buffers, dct=decode.dct, fast_scale=decode.fast_scale
+        )
+        if delivery is not None:
+            device = delivery.images(on_cpu, decode.backend, decode.gpu_share, WORKERS)
         decoded = None
         if recipe.cache is not None:
             decoded = DecodedImages(
                 recipe.cache, recipe.plan, len(recipe.reader), on_cpu, fast_scale=decode.fast_scale
             )
-        return Executor(recipe.reader, recipe.plan, on_cpu, seed=recipe.seed, decoded=decoded)
+        return Executor(recipe.reader, recipe.plan, on_cpu, device, seed=recipe.seed, decoded=decoded)
 
     def _request(self, reader: Reader, recipe: Recipe, message: dict[str, Any]) -> None:
         number, epoch, ids = int(message["number"]), int(message["epoch"]), message["ids"]
@@ -300,8 +311,7 @@ class Server:
         with self._lock:
             self._readers.discard(reader)
             for batch in reader.leases.values():
-                for segment in batch.segments:
-                    segment.retired = True
+                batch.retire()
             reader.leases.clear()
             recipe = reader.recipe
             if recipe is None:
@@ -373,7 +383,8 @@ class Server:
         # A reader that gets no batch makes it itself, and meets the same error.
         with contextlib.suppress(Exception):
             executor.reader._check(entry.ids)
-            batch = BatchEncoder(self._buffers).share(executor.run(entry.ids, entry.epoch).values)
+            values = executor.run(entry.ids, entry.epoch).values
+            batch = BatchEncoder(self._buffers, recipe.exports).share(values)
         with self._lock:
             entry.done, entry.batch = True, batch
             recipe.decoded += batch is not None
@@ -392,9 +403,10 @@ class Server:
             batch = entry.batch if len(reader.leases) < MAX_LEASES else None
             if batch is not None and reader in self._readers:
                 recipe.delivered += 1
-                if batch.segments:
+                if batch.needs_lease:
                     reader.leases[number] = batch
-            stats = {"decoded": recipe.decoded, "delivered": recipe.delivered, "bytes": self._buffers.bytes}
+            size = self._buffers.bytes + (recipe.exports.bytes if recipe.exports else 0)
+            stats = {"decoded": recipe.decoded, "delivered": recipe.delivered, "bytes": size}
             answers.append(_answer(reader, number, batch, stats))
         entry.waiting = []
         return answers
@@ -416,7 +428,9 @@ def _answer(
 ) -> Callable[[], None]:
     if batch is None:
         return lambda: reader.send({"kind": "none", "number": number})
-    message = {"kind": "batch", "number": number, "batch": batch.message, "stats": stats}
+    message: dict[str, Any] = {"kind": "batch", "number": number, "batch": batch.message, "stats": stats}
+    if batch.exported is not None:
+        message["exported"] = (batch.exported.handle, batch.exported.size)
     return lambda: reader.send(message, [segment.fd for segment in batch.segments])
 
 
