@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,15 +78,23 @@ def quotes(page: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Images of a size, made once."""
+    """Images of a size, made once for all processes of a run."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
-    @functools.cache
     def make(size: int) -> Path:
-        folder = tmp_path_factory.mktemp("docs") / "photos"
-        pages.load_script(ROOT / "demo" / "photos.py").make_folder(folder, 60, size=size)
-        return folder
+        with open(root / "docs-photos.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Keeps what is there already.
+            make_photos().make_folder(root / f"docs-photos-{size}", 60, size=size)
+        return root / f"docs-photos-{size}"
 
     return make
+
+
+@functools.cache
+def make_photos() -> Any:
+    return pages.load_script(ROOT / "demo" / "photos.py")
 
 
 @pytest.fixture
@@ -115,17 +125,21 @@ def workplace(
     if page.stem in REMOTE:
         request.getfixturevalue("my_bucket")
     size = 150 if page.stem in ENCODING else 400 if page.stem in SIZED else 200
+    code = "".join(text for _, _, text in pages.blocks(page))
     for name in ("photos", "broken"):
-        shutil.copytree(photos(size), tmp_path / name)
-    images = sorted((tmp_path / "broken").rglob("*.jpg"))
-    for number, content in ((23, images[23].read_bytes()[:300]), (38, b""), (46, b"hello\n")):
-        images[number].write_bytes(content)
-    (tmp_path / "mixed").mkdir()
-    with Image.open(images[0]) as image:
-        for mode, name in (("RGB", "a.jpg"), ("L", "b.png"), ("RGBA", "c.png"), ("CMYK", "d.jpg")):
-            image.convert(mode).save(tmp_path / "mixed" / name)
-        deep = np.asarray(image.convert("L")).astype(np.uint16) * 257
-    Image.fromarray(deep).save(tmp_path / "mixed" / "e.png")
+        if name in code:
+            shutil.copytree(photos(size), tmp_path / name)
+    if "broken" in code:
+        images = sorted((tmp_path / "broken").rglob("*.jpg"))
+        for number, content in ((23, images[23].read_bytes()[:300]), (38, b""), (46, b"hello\n")):
+            images[number].write_bytes(content)
+    if "mixed" in code:
+        (tmp_path / "mixed").mkdir()
+        with Image.open(min(photos(size).rglob("*.jpg"))) as image:
+            for mode, name in (("RGB", "a.jpg"), ("L", "b.png"), ("RGBA", "c.png"), ("CMYK", "d.jpg")):
+                image.convert(mode).save(tmp_path / "mixed" / name)
+            deep = np.asarray(image.convert("L")).astype(np.uint16) * 257
+        Image.fromarray(deep).save(tmp_path / "mixed" / "e.png")
     monkeypatch.chdir(tmp_path)
     handler = signal.getsignal(signal.SIGTERM)
     yield tmp_path
