@@ -435,10 +435,14 @@ def test_requests_of_a_bucket(bucket, proxy, tmp_path, monkeypatch):
         url = bucket.put(f"scenes/{n}.tif", path.read_bytes())
     options = {"endpoint": proxy.endpoint, "format": "scenes", "index": "write"}
     bp.open(url.rpartition("/")[0], **options).close()
-    proxy.reset()
+    # On a busy machine, requests of the first opening may come late. Those of the second would come thrice.
+    for _ in range(3):
+        proxy.reset()
+        bp.open(url.rpartition("/")[0], **options).close()
+        if not (requests := proxy.count("GET", "scenes/0.tif") + proxy.count("GET", "scenes/1.tif")):
+            break
+    assert requests == 0
     with bp.open(url.rpartition("/")[0], **options) as data:
-        # One of opening before may come late; without the index, every file takes one.
-        assert proxy.count("GET", "scenes/0.tif") + proxy.count("GET", "scenes/1.tif") < 2
         places = [(n, 64 * y, 64 * x) for n in range(2) for y in range(4) for x in range(0, 8, 3)]
         windows = bp.VolumePatches(data, size=(64, 64), positions=places)
         for row, (n, y, x) in enumerate(places):
