@@ -61,14 +61,17 @@ def test_what_is_allowed(tmp_path):
     references(tmp_path / "b.json")
     (tmp_path / "inner").mkdir()
     path = references(tmp_path / "inner/a.json", str(tmp_path / "data/raw.bin"))
-    with bp.open(path, format="zarr", references=[str(tmp_path / "data")]) as data:
+    with bp.open(path, format="zarr", outside=[str(tmp_path / "data")]) as data:
         assert np.array_equal(data[5]["x"], VALUES[5])
     for wrong in (tmp_path / "dat", tmp_path / "other"):
-        with bp.open(path, format="zarr", references=[str(wrong)]) as data, pytest.raises(bp.UnsafeError):
+        with bp.open(path, format="zarr", outside=[str(wrong)]) as data, pytest.raises(bp.UnsafeError):
             data.read([0])
+    for outside in (str(tmp_path / "data"), True):
+        with bp.open(path, format="zarr", outside=outside) as data:
+            assert np.array_equal(data[5]["x"], VALUES[5])
     path = references(tmp_path / "inner/a.json", f"{tmp_path}/data/../data/raw.bin")
     with (
-        bp.open(path, format="zarr", references=[str(tmp_path / "data")]) as data,
+        bp.open(path, format="zarr", outside=[str(tmp_path / "data")]) as data,
         pytest.raises(bp.UnsafeError),
     ):
         data.read([0])

@@ -1,6 +1,7 @@
 """Slides and scenes: pyramids, tiles as images, tissue, OME-TIFF, GeoTIFF, folders of scenes."""
 
 import itertools
+import json
 import pickle
 import struct
 
@@ -376,6 +377,111 @@ def test_scenes_that_differ_are_refused(scenes):
     (path / "masks/2.tif").write_bytes(b"II*\0\xff\xff\xff\x7f")
     with pytest.raises(bp.DamagedError, match=r"2\.tif"):
         bp.open(path, format="scenes")
+
+
+def items(names, prefix="./images/"):
+    """Items of STAC with the assets of the folder of scenes."""
+
+    def asset(href):
+        return {"href": href, "type": "image/tiff; application=geotiff; profile=cloud-optimized"}
+
+    return [
+        {
+            "type": "Feature", "stac_version": "1.0.0", "id": f"scene-{n}", "geometry": None,
+            "properties": {"datetime": f"2024-06-0{n + 1}T00:00:00Z"}, "links": [],
+            "assets": {
+                "visual": asset(f"{prefix}{n}.tif"),
+                "scl": asset(f"{prefix}{n}.tif".replace("images", "masks")),
+                "preview": {"href": "./a.png", "roles": ["thumbnail"]},
+            },
+        }
+        for n in names
+    ]  # fmt: skip
+
+
+def put_items(path, documents):
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(item) + "\n" for item in documents))
+    elif path.suffix == ".parquet":
+        arrow, parquet = (pytest.importorskip(f"pyarrow{part}") for part in ("", ".parquet"))
+        rows = [{"id": one["id"], "assets": one["assets"], **one["properties"]} for one in documents]
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps({"type": "FeatureCollection", "features": documents}))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
+def test_items_of_stac(suffix, scenes):
+    path, values = scenes
+    document = put_items(path / f"items{suffix}", items([2, 0]))
+    with bp.open(document, format="scenes", assets={"image": "visual", "mask": "scl"}) as data:
+        assert len(data) == 2
+        for sample, n in zip(data, (2, 0), strict=True):
+            assert np.array_equal(sample["image"], values[n][0])
+            assert np.array_equal(sample["mask"], values[n][1])
+            assert (sample["item"], sample["datetime"]) == (f"scene-{n}", f"2024-06-0{n + 1}T00:00:00Z")
+            assert sample["crs"] == "EPSG:32633"
+        windows = bp.VolumePatches(data, ["image", "mask"], size=(16, 16), random=3)
+        assert pickle.loads(pickle.dumps(windows))[4]["mask"].shape == (16, 16)
+    with bp.open(document, format="scenes", assets="scl") as data:
+        assert np.array_equal(data[1]["data"], values[0][1])
+    with pytest.raises(bp.OptionError, match=r"visual, scl"):
+        bp.open(document, format="scenes")
+    with pytest.raises(bp.DamagedError, match="'nir'"):
+        bp.open(document, format="scenes", assets=["nir"])
+
+
+def test_items_name_nothing_outside(scenes, tmp_path):
+    path, values = scenes
+    (tmp_path / "inner").mkdir()
+    for prefix in ("../scenes/images/", f"{path}/images/", "file:///images/", "s3://other/images/"):
+        document = put_items(tmp_path / "inner/items.json", items([0], prefix))
+        with pytest.raises(bp.UnsafeError, match="outside"):
+            bp.open(document, format="scenes", assets="visual")
+    document = put_items(tmp_path / "inner/items.json", items([0], f"{path}/images/"))
+    for outside in (str(path), [str(path / "images")], True):
+        with bp.open(document, format="scenes", assets="visual", outside=outside) as data:
+            assert np.array_equal(data[0]["data"], values[0][0])
+    for text in ("{", "[]", "7", "[7]", "{}", '{"type": "Catalog", "links": []}', '[{"assets": 7}]'):
+        document.write_text(text)
+        with pytest.raises((bp.DamagedError, bp.SchemaError)) as caught:
+            bp.open(document, format="scenes", assets="visual")
+        assert caught.value.path == str(document)
+    document = put_items(document, items([7], "./images/"))
+    with pytest.raises(bp.NotFoundError):
+        bp.open(document, format="scenes", assets="visual")
+
+
+def test_requests_of_scenes_behind_a_url(bucket, proxy, monkeypatch, tmp_path):
+    """Once directories are remembered, a tile costs a request, whether a listing or items name the files."""
+    monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "index"))
+    (tmp_path / "index").mkdir()
+    image = RNG.integers(0, 60000, (1024, 1024)).astype("u2")
+    written(tmp_path / "a.tif", image, tile=(256, 256), compression="zlib")
+    for n in range(2):
+        bucket.put(f"set/images/{n}.tif", (tmp_path / "a.tif").read_bytes())
+    url = bucket.put("set/items.json", json.dumps(items(range(2))).encode())
+    for name, options in (
+        (url.removesuffix("/items.json"), {"pairs": False}), (url, {"assets": {"data": "visual"}}),
+    ):  # fmt: skip
+        options |= {"format": "scenes", "endpoint": proxy.endpoint, "index": "write"}
+        bp.open(name, **options).close()
+        del proxy.requests[:]
+        with bp.open(name, **options) as data:
+            opened = len(proxy.requests)
+            # The listing, or the items.
+            assert opened <= 2
+            tiles = np.random.default_rng(1).permutation(32)[:20]
+            places = [(tile // 16, tile // 4 % 4 * 256, tile % 4 * 256) for tile in tiles]
+            windows = bp.VolumePatches(data, "data", size=(256, 256), positions=places)
+            for number in range(10):
+                _, y, x = places[number]
+                assert np.array_equal(windows[number]["data"], image[y : y + 256, x : x + 256])
+            for batch in bp.Loader(windows.subset(range(10, 20)), 4, order="random"):
+                for patch, (y, x) in zip(batch["data"], batch["position"], strict=True):
+                    assert np.array_equal(patch, image[y : y + 256, x : x + 256])
+        assert len(proxy.requests) - opened <= 1.05 * len(places)
 
 
 def patched(path, tag, value=None, count=None):

@@ -51,7 +51,7 @@ OUTLINES: dict[str, Outline] = {
     "repository": Outline((), folder=True),
     "safetensors": Outline((".safetensors", ".safetensors.index.json"), has_parts=True),
     "savedmodel": Outline((".index",), folder=None),
-    "scenes": Outline((), folder=True),
+    "scenes": Outline((), folder=None),
     "sqlite": Outline((".sqlite", ".sqlite3", ".db")),
     "tfds": Outline((".tfds", ".rlds"), folder=True),
     "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),

@@ -1,7 +1,10 @@
 """Scenes: a folder of TIFF or GeoTIFF files, each of them a sample, cut into windows by ``VolumePatches``.
 
 - ``root/**/*.tif``: field ``data``;
-- ``root/images/NAME.tif`` and ``root/labels/NAME.tif``: fields ``image`` and ``mask``, aligned by pixel.
+- ``root/images/NAME.tif`` and ``root/labels/NAME.tif``: fields ``image`` and ``mask``, aligned by pixel;
+- items of STAC (an item or an ItemCollection in JSON, lines of items, Parquet): a sample for each item, with
+  the fields ``item`` and ``datetime``. Assets are files below the folder of the document, unless ``outside``
+  allows others.
 
 All scenes have the same type of pixels and the same bands; heights and widths differ. Where their tiles lie
 is read once, and remembered in the user's cache, so that opening thousands of scenes again reads one file.
@@ -23,11 +26,35 @@ import numpy as np
 from ..codecs.arrays import pack_tensor
 from ..data.arrays import Array
 from ..data.arrays.parallel import each
-from ..data.reader import Reader
-from ..errors import BatchplantError, DamagedError, OptionError, SchemaError, located, on_error
+from ..data.reader import Reader, open_reader
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    NotFoundError,
+    OptionError,
+    SchemaError,
+    exceptions_as,
+    located,
+    on_error,
+)
 from ..schema import Bool, Float, Int, Schema, Tensor, Text
 from ..schema.columns import I64, AnyArray, Columns, Ragged
-from ..storage import Entry, Objects, PathSources, Source, index, is_remote, join, limits, tree
+from ..storage import (
+    Entry,
+    Objects,
+    PathSources,
+    Source,
+    index,
+    is_remote,
+    join,
+    limits,
+    open_source,
+    parent,
+    parse,
+    parse_object,
+    read_whole,
+    tree,
+)
 from ..storage.cache import ChunkCache
 from ..storage.files import tag_of
 from ..storage.spans import Spans, concat_spans
@@ -35,17 +62,25 @@ from .base.capabilities import Capabilities
 from .base.folders.files import FileNames, LocalFiles
 from .base.folders.pairs import Asked, pairs_of
 from .base.format import Format
+from .base.manifest import Outside, resolved
 from .base.tiff.directory import TiffFile
 from .base.tiff.geo import window
 from .base.tiff.pages import DATA, Layout, Pages
 from .base.tiff.pyramid import Level, level_arrays, read_pyramid
 
 SUFFIXES = (".tif", ".tiff", ".btf", ".svs")
+TABLES, LINES = (".parquet", ".geoparquet"), (".jsonl", ".ndjson")
+MANIFESTS = (".json", ".geojson", *LINES, *TABLES)
+ITEM, DATETIME = "item", "datetime"
 FILE_NAME, TRANSFORM, CRS, NODATA = "file_name", "transform", "crs", "nodata"
 # Scenes whose places of tiles are kept ready.
 MAX_READY_SCENES = 4096
 # Bytes of a directory that is read, for the number of threads.
 DIRECTORY_BYTES = 64 << 10
+
+
+# Fields of items of STAC: field → asset, or assets.
+Assets = str | Sequence[str] | Mapping[str, str] | None
 
 
 @dataclasses.dataclass
@@ -60,25 +95,57 @@ class Scene:
 
 class SceneReader(Reader):
     """Reads a folder of TIFF files, each a sample. ``pairs``: folders with files of the same names, aligned
-    pixel by pixel, by field, as {"image": "images", "mask": "masks"}; ``level``: of pyramids; ``cache``:
-    bytes of unpacked tiles kept; ``index``: of places of tiles; see the guide on index files."""
+    pixel by pixel, by field, as {"image": "images", "mask": "masks"}; ``assets``: of items of STAC, by field,
+    as {"image": "visual", "mask": "scl"}; ``outside``: folders and URLs outside of their own folder that
+    items may name, or True for all; ``level``: of pyramids; ``cache``: bytes of unpacked tiles kept;
+    ``index``: of places of tiles; see the guide on index files."""
 
     def __init__(
-        self, path: str, *, pairs: Asked = None, level: int = 0, cache: int | None = None, index: str = "auto"
-    ) -> None:
+        self, path: str, *, pairs: Asked = None, assets: Assets = None, outside: Outside = False,
+        level: int = 0, cache: int | None = None, index: str = "auto",
+    ) -> None:  # fmt: skip
         self.path, self._level, self._cache = path, level, ChunkCache(cache)
         self._maps, self._objects, self._lock = PathSources(), Objects(), threading.Lock()
         self._ready: OrderedDict[tuple[str, int], Pages] = OrderedDict()
         with on_error(self.close, path=path):
-            self._entries = self._list()
-            names = FileNames.packed(sorted(self._entries))
-            if not names:
-                raise DamagedError(f"there are no files of TIFF ({', '.join(SUFFIXES)}) in it")
-            tops = sorted({*names.tops} - {""})
-            self._files = pairs_of(names, tops, pairs, path) or {DATA: list(names)}
+            self._texts: dict[str, list[str]] = {}
+            if path.lower().endswith(MANIFESTS):
+                self._open_items(assets, outside)
+            else:
+                self._open_folder(pairs)
             self._scenes, self._starts, self._sizes = self._remembered(index)
             self.schema = self._schema()
             self.length = self._pyramids = len(next(iter(self._files.values())))
+
+    def _open_folder(self, pairs: Asked) -> None:
+        self._entries = self._list()
+        names = FileNames.packed(sorted(self._entries))
+        if not names:
+            raise DamagedError(f"there are no files of TIFF ({', '.join(SUFFIXES)}) in it")
+        tops = sorted({*names.tops} - {""})
+        self._files = pairs_of(names, tops, pairs, self.path) or {DATA: list(names)}
+
+    def _open_items(self, assets: Assets, outside: Outside) -> None:
+        items, folder = read_items(self.path), parent(self.path)
+        hrefs = hrefs_of(items, assets)
+        self._files = {
+            field: [resolved(href, folder, outside, self.path) for href in names]
+            for field, names in hrefs.items()
+        }
+        self._texts = {
+            ITEM: [str(item.get("id", "")) for item in items],
+            DATETIME: [str((item.get("properties") or item).get(DATETIME) or "") for item in items],
+        }
+        self._entries = {}
+        for name in {name for names in self._files.values() for name in names}:
+            # What a server has is found out when its directories are read.
+            with exceptions_as(NotFoundError, "an asset is missing", OSError, path=name):
+                facts = None if is_remote(name) else os.stat(name)
+            entry = Entry(name, 0, "") if facts is None else Entry(name, facts.st_size, tag_of(facts))
+            self._entries[name] = entry
+
+    def _path_of(self, name: str) -> str:
+        return name if self._texts else join(self.path, name)
 
     def _list(self) -> dict[str, Entry]:
         def wanted(name: str) -> bool:
@@ -113,7 +180,9 @@ class SceneReader(Reader):
                 return False
 
         about = f"{self._level} {json.dumps(self._files)}"
-        content = index.remember(group, "scenes", about, build, mode=mode, version=1, check=check)
+        content = index.remember(group, "scenes", about, build, mode=mode, version=2, check=check)
+        for name, size, tag in json.loads(content.arrays["entries"].tobytes()):
+            self._entries[name] = Entry(name, int(size), str(tag))
         return self._scenes_of(content.arrays)
 
     def _read_directories(self) -> index.Arrays:
@@ -126,7 +195,7 @@ class SceneReader(Reader):
             try:
                 pyramid = read_pyramid(TiffFile(self._source(name)), self._level)
             except BatchplantError as error:
-                raise error.at(path=join(self.path, name)) from None
+                raise error.at(path=self._path_of(name)) from None
             if pyramid.level.outer:
                 raise SchemaError(f"a scene is one page, and this is a stack of {pyramid.pages}", path=name)
             layout = dataclasses.asdict(pyramid.level.layout)
@@ -144,7 +213,11 @@ class SceneReader(Reader):
         starts, sizes = (
             np.concatenate([getattr(level, name) for level in levels]) for name in ("starts", "sizes")
         )
-        return {"scenes": text, "starts": starts, "sizes": sizes}
+        # Assets of items are opened again without a request.
+        entries = json.dumps([[*entry] for entry in self._entries.values() if self._texts]).encode()
+        return {
+            "scenes": text, "starts": starts, "sizes": sizes, "entries": np.frombuffer(entries, np.uint8),
+        }  # fmt: skip
 
     def _scenes_of(self, arrays: Mapping[str, AnyArray]) -> tuple[dict[str, list[Scene]], I64, I64]:
         document, starts, sizes = json.loads(arrays["scenes"].tobytes()), arrays["starts"], arrays["sizes"]
@@ -163,10 +236,13 @@ class SceneReader(Reader):
         return scenes, starts, sizes
 
     def _source(self, name: str) -> Source:
-        path = join(self.path, name)
-        if is_remote(self.path):
-            return self._objects.open(path, self._entries[name])
-        return self._maps.map(path)
+        path = self._path_of(name)
+        if not is_remote(path):
+            return self._maps.map(path)
+        if not self._entries[name].size:
+            source = open_source(path)
+            self._entries[name] = Entry(name, source.size, getattr(source, "tag", ""))
+        return self._objects.open(path, self._entries[name])
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -189,8 +265,16 @@ class SceneReader(Reader):
             sizes = zip(first.axes, first.shape, strict=True)
             shape = tuple(None if axis in "YX" else size for axis, size in sizes)
             fields[field] = Tensor(np.dtype(first.dtype).name, shape)
+        texts = {name: Text() for name in self._texts}
         return Schema(
-            {**fields, FILE_NAME: Text(), TRANSFORM: Tensor("float64", (6,)), CRS: Text(), NODATA: Float()}
+            {
+                **fields,
+                **texts,
+                FILE_NAME: Text(),
+                TRANSFORM: Tensor("float64", (6,)),
+                CRS: Text(),
+                NODATA: Float(),
+            }
         )
 
     def _cell_array(self, field: str, sample: int) -> Pages | None:
@@ -198,7 +282,7 @@ class SceneReader(Reader):
 
     def _pyramid_of(self, number: int) -> tuple[str, list[Array]]:
         name = next(iter(self._files.values()))[number]
-        return level_arrays(join(self.path, name), self._source(name), self._cache, name=name)
+        return level_arrays(self._path_of(name), self._source(name), self._cache, name=name)
 
     def _pages(self, field: str, sample: int) -> Pages:
         """Return a scene as an array, of which windows are read alone."""
@@ -224,6 +308,8 @@ class SceneReader(Reader):
     def _column(self, name: str, rows: Sequence[int]) -> Any:
         if name in self._files:
             return Ragged.from_cells([self._whole(name, row) for row in rows])
+        if name in self._texts:
+            return Ragged.from_cells([self._texts[name][row].encode() for row in rows])
         files, scenes = next(iter(self._files.values())), next(iter(self._scenes.values()))
         geos = [scenes[row].geo for row in rows]
         if name == FILE_NAME:
@@ -299,15 +385,69 @@ def _others(layout: Layout) -> tuple[int, ...]:
     return tuple(size for axis, size in zip(layout.axes, layout.shape, strict=True) if axis not in "YX")
 
 
+def read_items(path: str) -> list[dict[str, Any]]:
+    """Return the items of a document of STAC."""
+    with exceptions_as(DamagedError, "no items of STAC", ValueError, TypeError, RecursionError, path=path):
+        if path.lower().endswith(TABLES):
+            with open_reader(path, format="parquet") as table:
+                names = [name for name in ("id", "assets", DATETIME) if name in table.schema]
+                items = list(table.select(names))
+        elif path.lower().endswith(LINES):
+            items = [parse_object(line) for line in bytes(read_whole(path)).splitlines() if line.strip()]
+        else:
+            document = parse(bytes(read_whole(path)))
+            if isinstance(document, dict):
+                # The items of a collection that was searched for, or a single one.
+                document = document.get("features") or ([document] if "assets" in document else [])
+            items = [dict(item) for item in document]
+        if not items:
+            raise SchemaError(
+                "there are no items in it; a catalog only links to them: write them into an ItemCollection",
+                path=path,
+            )
+        return items
+
+
+def hrefs_of(items: Sequence[Mapping[str, Any]], assets: Assets) -> dict[str, list[str]]:
+    """Return the files of the chosen assets by field, one of each item."""
+    message, hrefs = "an item of STAC is damaged", dict[str, list[str]]()
+    with exceptions_as(DamagedError, message, TypeError, AttributeError, KeyError):
+        names = [name for name, asset in items[0]["assets"].items() if _is_tiff(asset)]
+        if assets is None and len(names) != 1:
+            raise OptionError(
+                f"items have the TIFF assets {', '.join(names) or 'of no name'}; choose some, as in "
+                "assets={'image': NAME}"
+            )
+        chosen = names[0] if assets is None else assets
+        fields = {DATA: chosen} if isinstance(chosen, str) else chosen
+        fields = fields if isinstance(fields, Mapping) else {name: name for name in fields}
+        for field, name in fields.items():
+            hrefs[field] = []
+            for number, item in enumerate(items):
+                asset = item["assets"].get(name)
+                if asset is None:
+                    raise DamagedError(f"the item {item.get('id')} has no asset {name!r}", sample=number)
+                hrefs[field].append(str(asset["href"]))
+    return hrefs
+
+
+def _is_tiff(asset: Mapping[str, Any] | None) -> bool:
+    if asset is None:
+        return False
+    is_thumbnail = {"thumbnail", "overview"} & set(asset.get("roles") or ())
+    is_named = str(asset["href"]).lower().endswith(SUFFIXES)
+    return not is_thumbnail and (is_named or str(asset.get("type") or "").startswith("image/tiff"))
+
+
 FORMAT = Format(
     name="scenes",
-    title="Scenes (folder of GeoTIFF)",
+    title="Scenes (GeoTIFF: folder, or STAC items)",
     suffixes=(),
     spec="https://docs.ogc.org/is/19-008r4/19-008r4.html",
     reader=SceneReader,
     writer=None,
     kinds=(Int, Float, Bool, Tensor, Text),
-    folder=True,
+    folder=None,
     extra="tiff",
     notes="read only, opened by name; a file is a sample; windows by pixel or coordinates (VolumePatches)",
     can=Capabilities(

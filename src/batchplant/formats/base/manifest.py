@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,10 +20,10 @@ import numpy as np
 from ...codecs.infer import infer_image
 from ...codecs.media import audio
 from ...data.reader import Reader, ReaderWrapper
-from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, located
+from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, UnsafeError, located
 from ...schema import Audio, Bytes, Float, Image, Int, Schema, Text, Video
 from ...schema.columns import I64, U8, AnyArray, Column, Columns, Masked, Ragged, starts_of
-from ...storage import absolute, is_below, is_remote, like, parent, tree
+from ...storage import absolute, is_below, is_remote, join, like, parent, tree
 from ...storage.spans import Spans, concat_spans
 from .folders.files import open_files, placed
 from .members import Members, views
@@ -30,6 +31,32 @@ from .records import GivenSchema, given_schema
 
 # Files that are looked at to tell what they are, and bytes of each.
 PROBED_FILES, PROBED_BYTES = 48, 65536
+
+
+# True: any file; else folders and URLs.
+Outside = bool | str | Sequence[str]
+
+
+def resolved(target: str, folder: str, outside: Outside, path: str) -> str:
+    """Return the path of a file that a document may name: below its folder, or below what ``outside`` allows.
+
+    UnsafeError for any other. ``path``: that of the document.
+    """
+    target = target.removeprefix("./")
+    if is_below(target):
+        return join(folder, target)
+    # Steps back, also in other spellings, would lead out of what is allowed.
+    steps = target.replace("%2e", ".").replace("%2E", ".").replace("\\", "/").split("/")
+    whole = target if is_remote(target) else posixpath.join(os.path.abspath(folder or "."), target)
+    allowed = [outside] if isinstance(outside, str) else [] if isinstance(outside, bool) else outside
+    prefixes = [f"{text.rstrip('/')}/" for text in (*allowed, absolute(folder or "."))]
+    if outside is True or (".." not in steps and any(whole.startswith(prefix) for prefix in prefixes)):
+        return whole
+    raise UnsafeError(
+        f"{target[:200]!r} lies outside of the folder of the document; outside=[…] allows a folder or a URL, "
+        "outside=True all of them",
+        path=path,
+    )
 
 
 class Manifest:

@@ -52,6 +52,7 @@ from ..base.arrays import (
 from ..base.arrays.compression import pack
 from ..base.capabilities import Capabilities
 from ..base.format import Format, Probe
+from ..base.manifest import Outside
 from . import ome
 from .codecs import pack_shard
 from .metadata import (
@@ -219,23 +220,23 @@ class ZarrReader(GridReader):
     kept; ``decode``: numbers become what they stand for by their attributes (scale_factor, add_offset,
     _FillValue, missing_value), or stay as they are stored, which without it is warned of; ``level``: of the
     images and labels of OME-Zarr, 0 is the largest; ``channels``: of these images only some;
-    ``references``: folders and URLs outside of its own folder that a document of kerchunk (``.json``, opened
-    with ``format="zarr"``) may name."""
+    ``outside``: folders and URLs outside of its own folder that a document of kerchunk (``.json``, opened
+    with ``format="zarr"``) may name, or True for all."""
 
     roots = ROOTS
 
     def __init__(
         self, path: str, *, fields: Iterable[str] | None = None, missing: str = "auto",
         cache: int | None = None, decode: bool | None = None, level: int = 0,
-        channels: Sequence[int] | None = None, references: Sequence[str] = (),
+        channels: Sequence[int] | None = None, outside: Outside = False,
     ) -> None:  # fmt: skip
-        self._references = [references] if isinstance(references, str) else list(references)
+        self._outside = outside
         self._level, self._channels = level, None if channels is None else list(channels)
         super().__init__(path, fields=fields, missing=missing, cache=cache, decode=decode)
 
     def _open_store(self, path: str) -> Store:
         if path.lower().endswith(SUFFIX):
-            return ReferenceStore(path, self._references)
+            return ReferenceStore(path, self._outside)
         return super()._open_store(path)
 
     def _find(self, store: Store) -> tuple[Grids, dict[str, Any]]:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
-import posixpath
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import DamagedError, SchemaError, UnsafeError
+from ...errors import DamagedError, SchemaError
 from ...schema.columns import U8
-from ...storage import Source, is_remote, join, open_source, parent, parse_object, read_whole
-from ...storage.files import is_below
+from ...storage import Source, is_remote, open_source, parent, parse_object, read_whole
 from ...storage.spans import SourceRun
 from ..base.arrays import ChunkLocation, Store
+from ..base.manifest import Outside, resolved
 
 SUFFIX = ".json"
 MAX_TARGET = 4096
 
 
 class ReferenceStore(Store):
-    """The keys of a document: text, or parts of files below its folder, or below what ``allowed`` names."""
+    """The keys of a document: text, or parts of files below its folder, or below what ``outside`` allows."""
 
-    def __init__(self, path: str, allowed: Sequence[str]) -> None:
+    def __init__(self, path: str, outside: Outside) -> None:
         super().__init__(path)
         try:
             document = parse_object(read_whole(path), finite=False)
@@ -38,7 +36,7 @@ class ReferenceStore(Store):
             self._templates = {f"{{{{{name}}}}}": str(text) for name, text in templates.items()}
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise DamagedError(f"no document of references: {error!r}", path=path) from None
-        self._folder, self._allowed = parent(path), [text.rstrip("/") + "/" for text in allowed]
+        self._folder, self._outside = parent(path), outside
         self._sources: dict[str, Source] = {}
         self._lock = threading.Lock()
         self._children: dict[str, set[str]] = {}
@@ -64,22 +62,8 @@ class ReferenceStore(Store):
         target = self._filled(target)
         with self._lock:
             if target not in self._sources:
-                self._sources[target] = open_source(self._resolved(target))
+                self._sources[target] = open_source(resolved(target, self._folder, self._outside, self.path))
             return self._sources[target]
-
-    def _resolved(self, target: str) -> str:
-        """Return the path of a file that a reference may name; UnsafeError for any other."""
-        if is_below(target):
-            return join(self._folder, target)
-        # Steps back, also in other spellings, would lead out of what is allowed.
-        steps = target.replace("%2e", ".").replace("%2E", ".").replace("\\", "/").split("/")
-        whole = target if is_remote(target) else posixpath.join(os.path.abspath(self._folder or "."), target)
-        if ".." not in steps and any(whole.startswith(prefix) for prefix in self._allowed):
-            return whole
-        raise UnsafeError(
-            f"{target!r} lies outside of the folder of the document; references=[…] allows a folder or a URL",
-            path=self.path,
-        )
 
     def _run(self, name: str) -> tuple[Source, int, int] | None:
         """Return the file of a key and the part of it; None if the key is text, or missing."""
