@@ -303,6 +303,15 @@ def _nifti(folder: Path) -> Path:
     return folder
 
 
+def _b2nd(folder: Path) -> Path:
+    import blosc2
+
+    for name in ("a", "a_seg"):
+        values = np.arange(6 * 5 * 4, dtype=np.int16).reshape(1, 6, 5, 4) % 7
+        blosc2.asarray(values, urlpath=str(folder / f"{name}.b2nd"), chunks=(1, 4, 5, 4), blocks=(1, 2, 5, 4))
+    return folder
+
+
 def _scenes(folder: Path) -> Path:
     import tifffile
 
@@ -371,6 +380,7 @@ def _anndata(folder: Path) -> Path:
 # Formats that are only read, and of which there is no golden file.
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "anndata": _anndata,
+    "b2nd": _b2nd,
     "energon": _energon,
     "metadataset": _metadataset,
     "kaldi": _kaldi,

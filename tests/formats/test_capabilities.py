@@ -312,9 +312,18 @@ def annotated(folder: Path) -> Path:
     return Path(single_cell.make(folder / "data.h5ad", np.stack(values).astype(np.float32), "array"))
 
 
+def blocked(folder: Path) -> Path:
+    blosc2 = pytest.importorskip("blosc2")
+    for number in range(COUNT):
+        values = np.frombuffer(bulk(number, bp.Bytes()), np.uint8)
+        blosc2.asarray(values, urlpath=str(folder / f"{number}.b2nd"))
+    return folder
+
+
 # Formats that are only read.
 OTHERS = {
     "anndata": annotated,
+    "b2nd": blocked,
     "dicom": sliced,
     "energon": prepared,
     "metadataset": blended,
@@ -539,7 +548,7 @@ def test_checksums(name: str, datasets: Callable[[str], Path], tmp_path: Path) -
         with read(copy, name) as reader:
             value = max((sample["data"] for sample in reader), key=len)
         assert flip_in(copy, value)
-    elif name in ("tiff", "nifti", "scenes", "dicom", "anndata"):
+    elif name in ("tiff", "nifti", "scenes", "dicom", "anndata", "b2nd"):
         with read(copy, name) as reader:
             large = next(iter(reader[WANTED].values()))
             assert flip_in(copy, large.tobytes("F" if name in ("nifti", "dicom") else "C"))
@@ -638,7 +647,7 @@ def test_row_filters(name: str, datasets: Callable[[str], Path]) -> None:
         wanted = {
             "lst": "id == 37", "pmml": "name == 'x'", "tiff": "", "megatron": "document == 3", "tokens": "",
             "published": "label == 1", "video": "time > 1", "datatrove": "",
-            "nifti": "name == '37'", "dicom": "name == '1.137'",
+            "nifti": "name == '37'", "b2nd": "name == '37'", "dicom": "name == '1.137'",
             "kaldi": "id == '37'", "lhotse": "id == '37'",
             "scenes": "",
         }.get(name, "number == 37")  # fmt: skip

@@ -1,5 +1,6 @@
 """NIfTI: values and affines as nibabel has them, folders, patches, orientation, spacing; damage."""
 
+import contextlib
 import gzip
 import itertools
 import json
@@ -337,3 +338,63 @@ def test_behind_a_url(bucket, tmp_path):
     with bp.open(folder, endpoint=bucket.endpoint) as data, bp.open(tmp_path / "scans") as local:
         assert len(data) == 4
         assert np.array_equal(data.by_key("case2")["image"], local.by_key("case2")["image"])
+
+
+def bids_root(root):
+    """A root of two subjects, one of them with two sessions."""
+    names = [
+        "sub-01/ses-a/anat/sub-01_ses-a_T1w.nii.gz", "sub-01/ses-b/anat/sub-01_ses-b_T1w.nii.gz",
+        "sub-02/anat/sub-02_acq-fine_T1w.nii", "sub-01/ses-a/func/sub-01_ses-a_task-rest_bold.nii.gz",
+        "derivatives/masks/sub-01/anat/sub-01_T1w.nii",
+    ]  # fmt: skip
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        values = RNG.integers(0, 9, (4, 5, 6, 2) if "bold" in name else (4 + number, 5, 6)).astype(np.int16)
+        nifti.save(root / name, values)
+    for name, content in {
+        "dataset_description.json": {"Name": "größe", "BIDSVersion": "1.10.0"},
+        "T1w.json": {"Field": 3, "Scanner": "a"}, "sub-02/anat/sub-02_acq-fine_T1w.json": {"Scanner": "b"},
+        "acq-other_T1w.json": {"Field": 7}, "task-rest_bold.json": {"RepetitionTime": 2},
+    }.items():  # fmt: skip
+        (root / name).write_text(json.dumps(content))
+    table = "participant_id\tage\tsite\tscore\tname\nsub-02\t31\t007\t1.5\tx\nsub-01\tn/a\t12\tn/a\ty\n"
+    (root / "participants.tsv").write_text(table)
+    return root
+
+
+def test_a_root_of_bids_is_a_table(tmp_path):
+    root = bids_root(tmp_path / "bids")
+    with pytest.raises(bp.OptionError, match="suffix is one of T1w, bold"):
+        bp.open(root)
+    with bp.open(root, suffix="T1w") as data:
+        assert data.format == "nifti"
+        assert data.metadata["Name"] == "größe"
+        rows = {sample["name"]: sample for sample in data}
+        assert list(rows) == ["sub-01_ses-a_T1w", "sub-01_ses-b_T1w", "sub-02_acq-fine_T1w"]
+        fine = rows["sub-02_acq-fine_T1w"]
+        assert fine["image"].shape == (6, 5, 6)
+        keys = ("sub", "ses", "acq", "datatype", "suffix", "age", "site", "score")
+        assert [fine[key] for key in keys] == ["02", None, "fine", "anat", "T1w", 31, "007", 1.5]
+        assert fine["sidecar"] == {"Field": 3, "Scanner": "b"}
+        assert rows["sub-01_ses-a_T1w"]["sidecar"] == {"Field": 3, "Scanner": "a"}
+        assert rows["sub-01_ses-a_T1w"]["age"] is None
+        assert [sample["name"] for sample in data.filter(bp.col("ses") == "b")] == ["sub-01_ses-b_T1w"]
+        patches = bp.VolumePatches(data, size=(2, 2, 2), random=3)
+        assert {patch["sub"] for patch in patches} == {"01", "02"}
+        bp.convert(data, tmp_path / "a.beton")
+    with bp.open(tmp_path / "a.beton") as copy:
+        assert copy[2]["sidecar"] == fine["sidecar"]
+    with bp.open(root, suffix="bold") as data:
+        assert [data[0]["task"], data[0]["sidecar"], data[0]["image"].shape] == [
+            "rest", {"RepetitionTime": 2}, (4, 5, 6, 2)
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["T1w.json", "dataset_description.json", "participants.tsv"])
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff\xfe", b'a\tb\n"x', b"[" * 100000])
+def test_damaged_metadata_of_bids_is_an_error_of_ours(name, content, tmp_path):
+    root = bids_root(tmp_path / "bids")
+    (root / name).write_bytes(content)
+    opens = name == "participants.tsv" and not content.startswith((b"\xff", b"a\tb"))
+    with contextlib.nullcontext() if opens else pytest.raises(bp.BatchplantError, match=name):
+        list(bp.open(root, suffix="T1w"))

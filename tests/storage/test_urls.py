@@ -173,9 +173,19 @@ def annotated(folder: Path) -> str:
     return "cells.h5ad"
 
 
+def blocked(folder: Path) -> str:
+    blosc2 = pytest.importorskip("blosc2")
+    (folder / "blocks").mkdir()
+    for number in range(ROWS):
+        values = np.full((4, 5 + number, 6), number, np.uint8)
+        blosc2.asarray(values, urlpath=str(folder / f"blocks/{number}.b2nd"))
+    return "blocks"
+
+
 # How the formats that are only read come to a dataset.
 MADE: dict[str, Callable[[Path], str]] = {
     "anndata": annotated,
+    "b2nd": blocked,
     "dicom": copied(GOLDEN / "dicom/slice.dcm"),
     "energon": prepared,
     "metadataset": blended,

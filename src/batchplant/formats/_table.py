@@ -12,6 +12,7 @@ OUTLINES: dict[str, Outline] = {
     "arrayrecord": Outline((".array_record", ".arrayrecord"), side_cars=("{name}.schema.json",)),
     "arrow": Outline((".arrow", ".feather", ".ipc", ".arrows"), folder=None),
     "audiofolder": Outline((), folder=True, media="audio"),
+    "b2nd": Outline((".b2nd",), folder=None),
     "beton": Outline((".beton",)),
     "coco": Outline((".coco",), folder=None),
     "csv": Outline((".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst", ".tab", ".tab.gz", ".tab.zst"), side_cars=("{name}.schema.json",), describes=True),

@@ -12,17 +12,19 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...codecs.arrays import pack_tensor
+from ...codecs.cells import encode_samples
 from ...data.arrays import Array, ChunkedArray, Index
 from ...data.arrays.base import Picks
 from ...data.keys import FormatKeys
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, DataError, OptionError, SchemaError, located
 from ...schema import Field, Schema, Tensor, Text
-from ...schema.columns import I64, U8, AnyArray, AnyDType, Columns, Ragged
+from ...schema.columns import I64, U8, AnyArray, AnyDType, Columns, Ragged, take_cells
 from ...storage import MappedSource, Source
 from ...storage.cache import ChunkCache
 from ...storage.compressed import UnpackedSource
@@ -327,8 +329,12 @@ class VolumeReader(Reader):
         *,
         orientation: str | None = None,
         spacing: float | Sequence[float] | None = None,
+        about: Mapping[str, tuple[Field, Sequence[Any]]] | None = None,
     ) -> None:
-        """Set the samples; volumes of one field may differ in shape, but not in the number of axes."""
+        """Set the samples; volumes of one field may differ in shape, but not in the number of axes.
+
+        about: further fields, and their values.
+        """
         sides = None if spacing is None else spacing_of(spacing)
         self.names, self.length, self.volumes = names, len(names), {}
         fields: dict[str, Field] = {}
@@ -351,7 +357,11 @@ class VolumeReader(Reader):
             dtype = np.result_type(*(array.dtype for array in arrays)) if arrays else np.dtype(np.float32)
             fields[field] = Tensor(dtype.name, shape if arrays else (None, None, None))
         fields |= {AFFINE: Tensor("float64", (4, 4)), SPACING: Tensor("float32", (3,)), NAME: Text()}
-        self.schema = Schema(fields)
+        about = {name: column for name, column in (about or {}).items() if name not in fields}
+        more = Schema({name: field for name, (field, _) in about.items()})
+        rows = [{name: values[row] for name, (_, values) in about.items()} for row in range(self.length)]
+        self._columns = encode_samples(more, rows)
+        self.schema = Schema({**fields, **more})
 
     def _cell_array(self, field: str, sample: int) -> Array | None:
         volumes = self.volumes.get(field)
@@ -377,6 +387,8 @@ class VolumeReader(Reader):
         return Columns.read(fields, lambda name: self._column(name, indices), self.path)
 
     def _column(self, name: str, indices: I64) -> AnyArray | Ragged:
+        if name in self._columns:
+            return take_cells(self._columns[name], indices)
         if name == NAME:
             return Ragged.from_cells([self.names[row].encode() for row in indices.tolist()])
         volumes = [

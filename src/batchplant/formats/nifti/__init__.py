@@ -7,7 +7,7 @@ A header of 348 or 540 bytes in either byte order, extensions, then the values, 
 
 A file is a dataset of one sample, a folder one of all its volumes, by name. In a folder of nnU-Net, and of
 the Medical Segmentation Decathlon, images are in ``imagesTr``, each channel in a file ``NAME_0000.nii.gz`` of
-its own, and labels in ``labelsTr``.
+its own, and labels in ``labelsTr``. In a root of BIDS, ``suffix`` chooses among the images below ``sub-*``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import (
+from ...errors import (
     DamagedError,
     DataError,
     EncodeError,
@@ -39,16 +39,17 @@ from ..errors import (
     located,
     on_error,
 )
-from ..schema import Tensor, Text
-from ..schema.columns import AnyArray, AnyDType
-from ..storage import Source, index, join, limits, open_source, tree
-from ..storage.cache import ChunkCache
-from ..storage.compressed import CHECKED, GzipSource, UnpackedSource, check_gzip, inflate, kind_of, limited
-from ..storage.index.progress import in_parallel
-from ..storage.opening import read_text
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
-from .base.volumes import COPIED_BYTES, IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
+from ...schema import Float, Int, Json, Tensor, Text
+from ...schema.columns import AnyArray, AnyDType
+from ...storage import Source, index, join, limits, open_source, tree
+from ...storage.cache import ChunkCache
+from ...storage.compressed import CHECKED, GzipSource, UnpackedSource, check_gzip, inflate, kind_of, limited
+from ...storage.index.progress import in_parallel
+from ...storage.opening import read_text
+from ..base.capabilities import Capabilities
+from ..base.format import Format, Probe
+from ..base.volumes import COPIED_BYTES, IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
+from . import bids
 
 __all__ = ["save"]
 
@@ -266,12 +267,13 @@ def _with_points(path: str, end: int) -> GzipSource:
 
 
 class NiftiReader(VolumeReader):
-    """Reads volumes of NIfTI: a file, a folder of files, or a folder of nnU-Net.
+    """Reads volumes of NIfTI: a file, a folder of files, a folder of nnU-Net, or a root of BIDS.
 
     ``orientation``: letters of the sides to which axes are to lead, as ``"RAS"``; ``spacing``: distance of
     voxels in millimetres, one number or three: images are interpolated, of labels the nearest is taken.
     ``dtype``: of the values (default: as stored, float32 for whole numbers that have a slope). ``split``: of
-    nnU-Net, train or test. ``cache``: bytes of unpacked volumes in memory.
+    nnU-Net, train or test. ``suffix``: of BIDS, which images, as ``"T1w"``. ``cache``: bytes of unpacked
+    volumes in memory.
     """
 
     def __init__(
@@ -282,16 +284,18 @@ class NiftiReader(VolumeReader):
         spacing: float | Sequence[float] | None = None,
         dtype: str | None = None,
         split: str = "train",
+        suffix: str | None = None,
         cache: int | None = None,
     ) -> None:
         self.path = path
         self._cache = ChunkCache(cache)
         self._metadata: dict[str, str] = {}
+        self._about: bids.Columns = {}
         if dtype is not None:
             with exceptions_as(OptionError, "dtype", TypeError):
                 dtype = np.dtype(dtype).name
         with located(path=path):
-            names, files = self._files(split)
+            names, files = self._files(split, suffix)
             open_volume = Files(self._cache).volume
             paths = [
                 (file, field) for field, channels in files.items() for channel in channels for file in channel
@@ -307,12 +311,16 @@ class NiftiReader(VolumeReader):
                 field: [_stacked([next(in_order) for _ in channel]) for channel in channels]
                 for field, channels in files.items()
             }
-            self._set_volumes(names, volumes, orientation=orientation, spacing=spacing)
+            self._set_volumes(names, volumes, orientation=orientation, spacing=spacing, about=self._about)
 
-    def _files(self, split: str) -> tuple[list[str], dict[str, list[list[str]]]]:
+    def _files(self, split: str, suffix: str | None) -> tuple[list[str], dict[str, list[list[str]]]]:
         """Return the names of samples, and the files of each field: one for each channel."""
         if not tree.is_folder(self.path):
             return [stem_of(self.path)], {IMAGE: [[self.path]]}
+        if bids.is_root(tree.names(self.path)):
+            self._metadata = bids.description_of(self.path)
+            files, self._about = bids.images_of(self.path, suffix, stem_of)
+            return list(files), {IMAGE: [[file] for file in files.values()]}
         folders = {"train": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
         if split not in folders:
             raise OptionError(f"split is train or test, not {split!r}")
@@ -437,7 +445,12 @@ def sniff(probe: Probe) -> bool:
     """True for a header of NIfTI, also a compressed one, and for a folder with such files."""
     if probe.folder:
         names = probe.names
-        return "imagesTr/" in names or any(name.lower().endswith(SUFFIXES) for name in names)
+        names = [name.rstrip("/") for name in names]
+        return (
+            "imagesTr" in names
+            or bids.is_root(names)
+            or any(name.lower().endswith(SUFFIXES) for name in names)
+        )
     head = probe.head
     if kind_of(head) == "gzip":
         try:
@@ -455,9 +468,11 @@ FORMAT = Format(
     reader=NiftiReader,
     writer=None,
     sniff=sniff,
-    kinds=(Tensor, Text),
+    kinds=(Tensor, Text, Int, Float, Json),
+    optional=True,
     folder=None,
-    notes="affine, spacing; raw folders of nnU-Net; `batchplant.formats.nifti.save` writes a volume",
+    notes="affine, spacing; raw folders of nnU-Net; roots of BIDS; "
+    "`batchplant.formats.nifti.save` writes a volume",
     can=Capabilities(
         random_access=True,
         column_pruning=True,
