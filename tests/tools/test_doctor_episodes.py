@@ -95,6 +95,11 @@ def test_statistics_of_other_data(tmp_path: Path) -> None:
     finding = findings(path)["wrong-statistics"]
     assert (finding.field, finding.count) == ("action", 2)
     assert finding.examples[0].said == "episode 2, frame 8: number 0 is 28"
+    # Of degrees, where these are radians: no value lies outside.
+    stats["action"] = {key: [57.3 * x for x in values] for key, values in stats["action"].items()}
+    (path / "meta/stats.json").write_text(json.dumps(stats))
+    finding = findings(path)["wrong-statistics"]
+    assert "number 0 are 14.5 and 8.655, and stored as 830.8 and 496" in finding.message
     (path / "meta/stats.json").write_text("{")
     assert "wrong-statistics" not in findings(path)
 

@@ -25,6 +25,8 @@ MIN_FRAMES = 4
 MAX_FROZEN_SHARE, BLACK_LEVEL = 0.5, 4
 # Part of the range of a field that a value may lie beyond it: statistics are rounded.
 RANGE_SLACK = 1e-3
+# Of rows that were looked at: how many tell the mean, and how often the deviation may be another one.
+MIN_ROWS, MAX_SPREAD_RATIO = 16, 8.0
 
 Flags = npt.NDArray[np.bool_]
 
@@ -197,6 +199,8 @@ class WrongStatistics(EpisodeCheck):
         # Another check reports what cannot be read.
         with contextlib.suppress(BatchplantError):
             self._stats = subject.reader.attributes
+        # By field: rows that were looked at, the sums of their numbers, and of the squares of these.
+        self._sums: dict[str, tuple[int, Array, Array]] = {}
         super().__init__(subject)
 
     def concerns(self, field: Field) -> bool:
@@ -210,6 +214,12 @@ class WrongStatistics(EpisodeCheck):
         rows = values.reshape(len(values), -1).astype(np.float64)
         if len(low) != rows.shape[1] or len(high) != rows.shape[1]:
             return
+        # Counters of frames have another mean in every part of a dataset; large numbers overflow.
+        if not isinstance(self.subject.schema[name], Int):
+            with np.errstate(all="ignore"):
+                count, total, squares = self._sums.get(name, (0, np.zeros(len(low)), np.zeros(len(low))))
+                sums = total + rows.sum(axis=0), squares + (rows**2).sum(axis=0)
+                self._sums[name] = count + len(rows), *sums
         slack = RANGE_SLACK * np.maximum(high - low, np.abs(high)) + 1e-6
         outside = (rows < low - slack) | (rows > high + slack)
         tally.add(
@@ -226,6 +236,36 @@ class WrongStatistics(EpisodeCheck):
     def report(self, name: str, tally: Tally) -> Finding:
         mend = "compute the statistics anew: batchplant convert writes them; or look for joints that jump"
         return self.cells("values lie outside of the stored minimum and maximum", tally, mend)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from super().findings()
+        for name, tally in self.tallies.items():
+            sentence = None if tally.count else self._moved(name)
+            if sentence is not None:
+                mend = "compute the statistics anew: batchplant convert writes them"
+                yield self.finding(f"{name}: {sentence}", tally.of, tally.of, mend, field=name)
+
+    def _moved(self, name: str) -> str | None:
+        """Return which number of a field lies elsewhere than its statistics say; None if none does."""
+        count, total, squares = self._sums.get(name, (0, np.zeros(0), np.zeros(0)))
+        stats = [np.asarray(self._stats.get(name, {}).get(key, ()), np.float64) for key in ("mean", "std")]
+        mean, std = (values.reshape(-1) for values in stats)
+        if count < MIN_ROWS or not len(mean) == len(std) == len(total):
+            return None
+        with np.errstate(all="ignore"):
+            seen = total / count
+            spread = np.sqrt(np.maximum(squares / count - seen**2, 0))
+            far = np.abs(seen - mean) > std + RANGE_SLACK * np.abs(mean)
+            far |= (spread > MAX_SPREAD_RATIO * std) | (MAX_SPREAD_RATIO * spread < std)
+            # What rests in all rows differs by rounding alone.
+            far &= np.maximum(spread, std) > RANGE_SLACK * np.maximum(np.abs(mean), np.abs(seen))
+        if not far.any():
+            return None
+        axis = int(np.argmax(far))
+        return (
+            f"mean and deviation of number {axis} are {seen[axis]:.4g} and {spread[axis]:.4g}, and stored as "
+            f"{mean[axis]:.4g} and {std[axis]:.4g}"
+        )
 
 
 class OrphanRows(EpisodeCheck):
