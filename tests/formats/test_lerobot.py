@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -205,12 +206,14 @@ def test_segments_of_a_long_episode_are_one_video(tmp_path: Path) -> None:
         {"data_path": "data/{unknown}"},
         {"video_path": "../{video_key}.mp4"},
         {"video_path": None},
+        {"video_path": "a" * 300 + ".mp4"},
         {"fps": 0},
         {"fps": "x"},
         {"fps": float("nan")},
         {"features": []},
         {"features": {"a": {"dtype": "float32"}}},
         {"features": {"a": {"dtype": "object", "shape": [1]}}},
+        {"features": {"a": {"dtype": "float32", "shape": [2**31]}}},
         {"features": {"a": {"dtype": "9" * 5000 + "i4,", "shape": [1]}}},
         {"features": {"a": {"dtype": "video", "shape": [2**40, 2**40, 3]}}},
         {"features": {"../a": {"dtype": "video", "shape": [4, 4, 3]}}},
@@ -259,6 +262,16 @@ def test_lying_episodes(name: str, values: list[Any], tmp_path: Path) -> None:
     edit_episodes(path, name, values)
     with pytest.raises(bp.DataError):
         bp.open(path).read(range(20))
+
+
+def test_damaged_tables_of_episodes(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    file = path / "meta/episodes/chunk-000/file-000.parquet"
+    data = file.read_bytes()
+    for position in range(4, len(data) // 2, 40):
+        file.write_bytes(data[:position] + bytes(40) + data[position + 40 :])
+        with contextlib.suppress(bp.BatchplantError):
+            bp.open(path).read(range(20))
 
 
 def test_a_missing_file_costs_only_its_own_frames(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def is_list(field: kinds.Tensor) -> bool:
     """True if a tensor is stored as lists of numbers, which every program understands."""
     dtype = np.dtype(field.dtype)
     listed = dtype.kind in "biuf" and dtype.itemsize <= 8 and 0 not in field.shape
-    return listed and bool(field.shape) and None not in field.shape[1:]
+    # Arrow counts the values of a list in int32.
+    narrow = all((size or 0) < 1 << 31 for size in field.shape)
+    return listed and narrow and bool(field.shape) and None not in field.shape[1:]
 
 
 def storage(field: Field) -> pa.DataType:

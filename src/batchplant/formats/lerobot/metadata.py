@@ -258,8 +258,8 @@ def _table(path: str, names: Sequence[str]) -> dict[str, Any]:
             missing = [name for name in names if name not in file.schema.names]
             if missing:
                 raise DamagedError(f"there is no column {missing[0]}")
-            groups = [file.load(group, names) for group in range(len(file.rows))]
             with exceptions_as(DamagedError, "it cannot be read", Exception):
+                groups = [file.load(group, names) for group in range(len(file.rows))]
                 table = pyarrow().concat_tables(groups) if groups else file.schema.empty_table()
                 table.validate(full=True)
             return {name: table.column(name) for name in names}

@@ -14,7 +14,7 @@ from ...codecs.media.video import VideoSpan, index_of
 from ...codecs.media.video.frames import Frames, fill_frames
 from ...data.expressions import Bounds
 from ...data.reader import Reader
-from ...errors import BatchplantError, DamagedError, NotFoundError, located
+from ...errors import AccessError, BatchplantError, DamagedError, NotFoundError, located
 from ...schema import Field, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, U8, AnyArray, Columns, Ragged, starts_of
 from ...storage import PathSources, Source, is_remote, join, open_source, tree
@@ -128,6 +128,10 @@ class LeRobotReader(LakeReader):
                     shown = index_of(span).seconds
                 except (FileNotFoundError, NotFoundError):
                     raise DamagedError("the dataset lists this video, but it is not there") from None
+                except BatchplantError:
+                    raise
+                except OSError as error:
+                    raise AccessError(f"the video cannot be opened: {error.strerror}") from None
                 after = np.clip(np.searchsorted(shown, seconds[rows]), 1, max(1, len(shown) - 1))
                 before = after - 1
                 after = np.minimum(after, len(shown) - 1)
