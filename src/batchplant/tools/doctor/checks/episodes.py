@@ -200,7 +200,7 @@ class WrongStatistics(EpisodeCheck):
         with contextlib.suppress(BatchplantError):
             self._stats = subject.reader.attributes
         # By field: rows that were looked at, the sums of their numbers, and of the squares of these.
-        self._sums: dict[str, tuple[int, Array, Array]] = {}
+        self._sums: dict[str, tuple[int, AnyArray, AnyArray]] = {}
         super().__init__(subject)
 
     def concerns(self, field: Field) -> bool:
