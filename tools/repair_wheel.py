@@ -85,6 +85,8 @@ def add_licences(wheel: Path, licences: dict[str, Path], scratch: Path) -> None:
     (info,) = root.glob("*.dist-info")
     for name, path in licences.items():
         shutil.copyfile(path, info / "licenses" / f"{name}.txt")
+    # auditwheel makes it where it finds the packages of libraries; not where two architectures are installed.
+    (info / "sboms").mkdir(exist_ok=True)
     (info / "sboms" / "linked.cdx.json").write_text(json.dumps(linked_components(), indent=2) + "\n", "utf-8")
     wheel.unlink()
     subprocess.run([*run, "pack", "-d", wheel.parent, root], check=True, stdout=subprocess.DEVNULL)
