@@ -27,6 +27,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -42,6 +43,8 @@ from batchplant.formats.registry import all_formats
 CELL, ROOM = 32 << 20, 1 << 30
 # Findings that look alike are kept so many times; a case with so many is left.
 ALIKE, MOST = 2, 12
+# pylance ends the process where it cannot allocate what a damaged page claims.
+ENDED_BY_LIBRARY = ("lance", "golden-lance")
 COUNTS = struct.Struct("<qqq")
 # Loading these can run code, so they are not, damaged or not; so are some fields of files of others.
 REFUSED = ("pickle", "joblib")
@@ -103,6 +106,41 @@ def load(dataset: bp.Reader, resize: bool) -> None:
     with contextlib.closing(bp.Loader(dataset, 2, pipelines=shapes, on_error="skip", workers=1)) as loader:
         for batch in loader:
             del batch
+
+
+class OutsideError(Exception):
+    """A file was opened that does not belong to the dataset."""
+
+
+class OpenedFiles:
+    """Watches the files that Python opens: they lie in the folder of the dataset, or belong to programs."""
+
+    def __init__(self, folder: Path) -> None:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        programs = (sys.prefix, sys.base_prefix, *bp.__path__, "/proc/", "/sys/", "/usr/", "/dev/null")
+        # The note of a commit, which lies beside the dataset, may be there.
+        note = folder.parent / ".batchplant.commit"
+        self._allowed = tuple(os.path.realpath(path) for path in (folder, note, cache, *programs))
+        self._paths: set[str] = set()
+        self._watching = False
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self._watching and event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+            path = os.path.realpath(os.fsdecode(arguments[0]))
+            if not path.startswith(self._allowed):
+                self._paths.add(path)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Raise OutsideError if other files are opened in this block."""
+        self._paths, self._watching = set(), True
+        try:
+            yield
+        finally:
+            self._watching = False
+        if self._paths:
+            raise OutsideError(f"{', '.join(sorted(self._paths))} was opened")
 
 
 class Run:
@@ -194,6 +232,7 @@ class Run:
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        opened_files = OpenedFiles(self.folder)
         wrong = result = 0
         for number in range(self.at, self.at + count):
             self._shared[:] = COUNTS.pack(number, wrong, result)
@@ -204,7 +243,8 @@ class Run:
             ):
                 signal.setitimer(timer, seconds)
             try:
-                wrong += not look(one, rng)
+                with opened_files.inside():
+                    wrong += not look(one, rng)
             # Whatever it is, it is the finding.
             except BaseException as error:
                 result += self.found(number, type(error).__name__, _place(error), traceback.format_exc())
@@ -261,9 +301,11 @@ class Run:
             at, _, answer = self.counts
             self.findings += answer
             if os.WIFSIGNALED(status):
-                self.findings += 1
                 self.restore()
-                self.found(at, signal.Signals(os.WTERMSIG(status)).name, _last(self.log), _tail(self.log))
+                tail = _tail(self.log)
+                if self.name not in ENDED_BY_LIBRARY or "memory allocation of" not in tail:
+                    self.findings += 1
+                    self.found(at, signal.Signals(os.WTERMSIG(status)).name, _last(self.log), tail)
                 at += 1
             elif status:
                 raise RuntimeError(f"{self.name}: the fuzzer itself fails:\n{_tail(self.log)}")

@@ -218,7 +218,7 @@ def test_the_format_can_be_named(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"hello world")
     with pytest.raises(bp.DamagedError, match="not an NPY header"):
         bp.open(tmp_path / "a.bin", format="npy")
-    with pytest.raises(bp.OptionError, match=r"no format 'nonsense'; the formats are: .*beton, .*n5"):
+    with pytest.raises(bp.OptionError, match=r"no format 'nonsense'; the formats are: .*beton, .*mds"):
         bp.open(tmp_path / "a.bin", format="nonsense")
 
 

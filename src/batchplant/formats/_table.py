@@ -28,6 +28,7 @@ OUTLINES: dict[str, Outline] = {
     "joblib": Outline((".joblib",)),
     "json": Outline((".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json", ".json.gz", ".json.zst"), side_cars=("{name}.schema.json",), describes=True),
     "kaldi": Outline((), folder=True),
+    "lance": Outline((".lance",), folder=True),
     "lerobot": Outline((".lerobot",), folder=True),
     "lhotse": Outline((), folder=None),
     "litdata": Outline((".litdata",), folder=True),

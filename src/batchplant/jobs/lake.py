@@ -1,4 +1,4 @@
-"""The upkeep of tables with versions (Delta Lake, Iceberg): history, vacuum, rollback, compact.
+"""The upkeep of tables with versions (Delta Lake, Iceberg, Lance): history, vacuum, rollback, compact.
 
 Each takes a path, a URL, or the name of a table in a catalog, and the options that open the table
 (``catalog``, ``storage``, those of a URL). Every change is one transaction.
@@ -24,7 +24,7 @@ RETENTION = datetime.timedelta(days=7)
 
 
 def history(path: str | os.PathLike[str], *, format: str | None = None, **options: Any) -> list[State]:
-    """Every version of a Delta table, every snapshot of an Iceberg table; the latest first."""
+    """Every version of a Delta or Lance table, every snapshot of an Iceberg table; the latest first."""
     return _upkeep(path, format, options).history()
 
 

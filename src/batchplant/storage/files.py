@@ -39,6 +39,8 @@ def open_with_status(path: str | os.PathLike[str], flags: int = 0) -> tuple[int,
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(error.errno), path) from None
         if error.errno != errno.ENXIO:
             raise
         # A socket cannot be opened.

@@ -1,4 +1,4 @@
-"""Look after Delta and Iceberg tables: their history, old files, the way back, small files.
+"""Look after Delta, Iceberg and Lance tables: their history, old files, the way back, small files.
 
 examples:
   batchplant lake history events.delta

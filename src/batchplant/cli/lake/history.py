@@ -1,4 +1,4 @@
-"""List the versions of a Delta table or the snapshots of an Iceberg table, the latest first.
+"""List the versions of a Delta or Lance table or the snapshots of an Iceberg table, the latest first.
 
 examples:
   batchplant lake history events.delta
