@@ -39,7 +39,7 @@ LEFT_OUT = "_seg_from_prev_stage"
 MAGIC, KIND, HEAD_BYTES = b"b2frame\0", b"\xa4b2nd\xd2", 1024
 # Of an opened file in the cache: a mapping, and the places of its chunks.
 OPENED_BYTES = 1 << 16
-MAX_AXES = 8
+MAX_AXES, MAX_VALUES = 8, 1 << 58
 
 
 class Shape(NamedTuple):
@@ -78,7 +78,10 @@ class Blocks(ChunkedArray):
             # Not blosc2.open: it follows references to other files and servers, and evaluates expressions.
             with exceptions_as(DamagedError, "not an array of Blosc2", Exception):
                 array = _blosc2().ndarray_from_cframe(source.view(0, source.size))
-            if Shape(array.shape, array.chunks, array.dtype, source.size) != self._stated:
+            stored = Shape(array.shape, array.chunks, array.dtype, source.size)
+            if stored != self._stated or array.schunk.nchunks != math.prod(
+                -(-size // side) for size, side in zip(self.shape, self.chunks, strict=True)
+            ):
                 raise DamagedError("it is not the array that its header describes")
             return source, array
 
@@ -127,7 +130,7 @@ def read_shape(path: str) -> Shape:
             dtype = np.dtype(head[text + 5 : text + 5 + length].decode())
         if dtype.kind not in "biufc" or not 1 <= axes <= MAX_AXES:
             raise SchemaError(f"values of {dtype} on {axes} axes are not read")
-        if min(shape) < 0 or min(chunks) < 1:
+        if min(shape) < 0 or min(chunks) < 1 or math.prod(max(1, side) for side in shape) > MAX_VALUES:
             raise DamagedError(f"the header says {shape} in chunks of {chunks}")
         limits.check("a chunk", dtype.itemsize * math.prod(map(min, chunks, shape)), source.size)
         return Shape(shape, chunks, dtype, source.size)
