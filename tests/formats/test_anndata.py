@@ -68,6 +68,8 @@ def test_rows_of_var_are_samples_too(tmp_path):
     with bp.open(path, axis="var") as genes:
         assert (len(genes), list(genes.schema)) == (COLUMNS, ["variable", "var_names"])
         chosen = [sample["var_names"] for sample in genes.filter(bp.col("variable"))]
+    with bp.open(path, genes="gene3", obs="age", layers="counts", obsm="X_pca") as reader:
+        assert list(reader.schema) == ["X", "layers.counts", "obsm.X_pca", "age", "obs_names"]
     with bp.open(path, genes=chosen) as reader:
         assert (dense_of(reader, np.arange(ROWS)) == matrix()[:, ::3]).all()
     with pytest.raises(OptionError, match="axis is obs or var"):

@@ -315,6 +315,9 @@ class AnnDataReader(Reader):
     ) -> None:  # fmt: skip
         if axis not in ("obs", "var"):
             raise OptionError(f"axis is obs or var, not {axis!r}", path=path)
+        # A single name is a list of one.
+        obs, genes = ([names] if isinstance(names, str) else names for names in (obs, genes))
+        layers, obsm = ((names,) if isinstance(names, str) else tuple(names) for names in (layers, obsm))
         self.path, self._axis = path, axis
         self._store = _Store(path, cache)
         with on_error(self.close), located(path=path):
@@ -324,7 +327,7 @@ class AnnDataReader(Reader):
             self.length = len(self._frame.reader)
             fields: dict[str, Field] = {}
             if axis == "obs":
-                fields = self._open(tuple(layers), tuple(obsm), genes, outer, (memory, scratch))
+                fields = self._open(layers, obsm, genes, outer, (memory, scratch))
             chosen = Schema(self._frame.fields).select(self._frame.fields if obs is None else obs)
             overlap = set(chosen) & {*fields, f"{axis}_names"}
             if overlap:

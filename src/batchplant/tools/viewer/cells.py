@@ -35,6 +35,7 @@ _DISPLAYS: dict[type[kinds.Field], str] = {
     kinds.Time: "time",
     kinds.Duration: "time",
     kinds.Bool: "bool",
+    kinds.Sparse: "array",
     kinds.Bytes: "bytes",
 }
 

@@ -20,7 +20,7 @@ from ...codecs import image as image_codec
 from ...codecs import video as video_codec
 from ...errors import BatchplantError, DecodeError, shortened, shown
 from ...schema.columns import AnyArray
-from ...schema.kinds import Boxes, Field, Float, Int, Json, Labels, Tensor
+from ...schema.kinds import Boxes, Field, Float, Int, Json, Labels, Sparse, Tensor
 from .. import Document
 from .cells import Cell
 from .media import arrays, colours, recordings, tree
@@ -236,6 +236,8 @@ def _summarize_array(cell: Cell) -> Document:
     if not cell.loaded or getattr(cell.kind, "dtype", None) is None:
         sizes = "×".join("?" if size is None else str(size) for size in getattr(cell.kind, "shape", ()))
         return {"text": f"{getattr(cell.kind, 'dtype', 'array')} {sizes}".strip(), **heat_map}
+    if isinstance(cell.kind, Sparse):
+        return {"text": f"{len(cell.value().values):,} values in {cell.kind.shape[0]:,} columns"}
     array = np.asarray(cell.value())
     return {**_cut(_as_text(array), SUMMARY_LETTERS), "shape": array.shape, **heat_map}
 

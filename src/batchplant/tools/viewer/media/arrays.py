@@ -19,7 +19,8 @@ from ....data.reader import Reader
 from ....data.tensors import as_array, is_tensors, shape_of, size_of, text_of
 from ....errors import BatchplantError, OptionError, located
 from ....schema.columns import I64, AnyArray, AnyDType, Columns
-from ....schema.kinds import Tensor
+from ....schema.kinds import Sparse, Tensor
+from ....storage import limits
 from ... import Document
 from ..cells import Cell
 from ..jobs import Progress
@@ -56,10 +57,13 @@ def lazy_array(cell: Cell, *, every: bool = False) -> LazyArray:
         dtype, shape = text_of(columns["dtype"], 0), shape_of(columns["shape"], 0)
         return _in_memory(_with_location(cell, lambda: as_array(dtype, shape, cell.data)))
     if not isinstance(cell.kind, Tensor):
-        value = _with_location(cell, lambda: np.asarray(cell.value()))
+        value = _with_location(cell, lambda: _dense(cell))
         if value.dtype.kind not in "biufcmM":
             raise OptionError(f"{cell.kind} is no array of numbers")
         return _in_memory(value)
+    volume = None if every else reader._cell_array(cell.name, cell.sample)
+    if volume is not None:
+        return LazyArray(volume.shape, volume.dtype, lambda key: np.asarray(volume[key]))
     if cell.kind.cell is None:
         if every:
             raise OptionError("arrays of different shapes, or some that are missing, are not one array")
@@ -68,6 +72,17 @@ def lazy_array(cell: Cell, *, every: bool = False) -> LazyArray:
     if every:
         return LazyArray(array.shape, array.dtype, lambda key: np.asarray(array[key]), ("sample",))
     return LazyArray(array.shape[1:], array.dtype, lambda key: np.asarray(array[(cell.sample, *key)]))
+
+
+def _dense(cell: Cell) -> AnyArray:
+    """Return the value of a cell; of a row of a sparse matrix all columns."""
+    value = cell.value()
+    if not isinstance(cell.kind, Sparse):
+        return np.asarray(value)
+    limits.check("all columns of a row", cell.kind.shape[0] * np.dtype(cell.kind.dtype).itemsize)
+    row = np.zeros(cell.kind.shape, cell.kind.dtype)
+    np.add.at(row, value.indices, value.values)
+    return row
 
 
 def _with_location(cell: Cell, make: Callable[[], AnyArray]) -> AnyArray:

@@ -12,6 +12,7 @@ const PANELS = [
   { id: "grid", title: "Samples" },
   { id: "episodes", title: "Episodes", when: (dataset) => dataset.episodes },
   { id: "slide", title: "Slide", when: (dataset) => dataset.slides },
+  { id: "map", title: "Map", when: (dataset) => dataset.maps.length },
   { id: "overview", title: "Overview" },
   { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
   { id: "health", title: "Health" },

@@ -18,6 +18,7 @@ from ... import Document
 from ..cells import Cell, Dataset, cells_of
 from ..episodes import begins_of
 from ..jobs import Job, Progress
+from ..maps import maps_of
 from ..pixels import for_browser
 from ..render import describe, is_heat_map, summarize
 from ..rows import NotReady, Query, Rows, keys_of, ready_rows, row_of, rows_job
@@ -53,6 +54,7 @@ def dataset(session: Session, request: Request) -> Document:
         "live": session.live is not None,
         "episodes": len(begins_of(reader)),
         "slides": reader._pyramids,
+        "maps": maps_of(reader),
         "keys": reader._keys() is not None,
         "version": __version__,
     }

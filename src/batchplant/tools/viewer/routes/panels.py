@@ -18,6 +18,7 @@ from ..augment import MAX_VIEWS, augment_sample
 from ..cells import cells_of
 from ..epochs import Epoch, EpochOptions, label_field
 from ..jobs import Job, Progress
+from ..maps import map_of
 from ..overview import collect_overview
 from ..pipelines import OFFERED_OPS
 from ..render import summarize
@@ -42,6 +43,14 @@ def overview(session: Session, request: Request) -> Job:
         ("overview", query, exact),
         lambda progress: collect_overview(dataset.reader, rows, exact=exact, progress=progress),
     )
+
+
+def embedding(session: Session, request: Request) -> Job:
+    """The points of an embedding ``field`` of the samples that a filter leaves, in groups of ``classes``."""
+    params = request.query_params
+    dataset, names = session.dataset, (params.get("field", ""), params.get("classes", ""))
+    query, rows = filtered_rows(session, dataset, params)
+    return session.jobs.get(("map", query, *names), lambda progress: map_of(dataset, *names, rows))
 
 
 # -- health --------------------------------------------------------------------------------------------------
@@ -243,6 +252,7 @@ def live(session: Session, request: Request) -> Document:
 
 ROUTES = {
     "overview": overview,
+    "map": embedding,
     "verify": verify,
     "doctor": examine,
     "epoch": epoch,

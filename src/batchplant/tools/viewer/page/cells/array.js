@@ -18,6 +18,8 @@ export function small(cell, ctx) {
 const LARGEST_PIXEL = 48;
 // So few numbers are read, not drawn.
 const FEW = 64;
+// Axes of a volume are longer than this; shorter ones are channels.
+const PLANES_FROM = 4;
 
 /** The values of a slice and what is known of it. */
 async function slice(cell, ctx, params, signal) {
@@ -41,6 +43,11 @@ export function large(cell, ctx, { told = true } = {}) {
   const every = h("input", { type: "checkbox", onchange: () => { axes = at = null; look(); } });
   // Whole numbers under the name of a mask are classes.
   if (/mask|segm|label_?map/i.test(cell.field) && /int|bool/.test(cell.dtype)) map.value = "classes";
+  // A volume: three slices through one voxel.
+  const wide = cell.shape.flatMap((size, axis) => (size > PLANES_FROM ? [axis] : [])).slice(0, 3);
+  const three = h("input", { type: "checkbox", onchange: () => { volume = three.checked ? planes(cell, ctx, wide, () => style()) : null; every.disabled = three.checked; for (const one of [places, rows.parentElement, columns.parentElement]) one.hidden = three.checked; paint(); } });
+  const style = () => ({ map: map.value, middle: scale.value === "middle", log: log.checked });
+  let volume = null;
   let axes = null, at = null, shape = cell.shape, found = null, asking = null, again = false;
 
   async function look() {
@@ -87,10 +94,11 @@ export function large(cell, ctx, { told = true } = {}) {
   }
 
   function paint() {
+    if (volume) { put(drawn, volume.element); said.textContent = ""; volume.draw(); return; }
     if (!found) return;
     const flat = found.shape.length < 2;
     for (const one of [map, scale, log.parentElement]) if (one) one.hidden = flat;
-    put(drawn, !found.values ? h("p.dim", {}, "empty") : flat ? curve(cell, found) : heat(cell, found, { map: map.value, middle: scale.value === "middle", log: log.checked }));
+    put(drawn, !found.values ? h("p.dim", {}, "empty") : flat ? curve(cell, found) : heat(cell, found, style()));
     const thinned = found.steps.some((one) => one > 1) ? `every ${found.steps.map((one) => number(one)).join(" and ")}. value is shown` : null;
     said.textContent = [found.low === null ? null : `${show(found.low)} to ${show(found.high)}, mean ${show(found.mean)}`, found.odd ? `${number(found.odd)} not finite` : null, thinned].filter(Boolean).join(" · ");
   }
@@ -99,6 +107,7 @@ export function large(cell, ctx, { told = true } = {}) {
   const tools = h("div.row.tools-of-array", {},
     many ? [h("label", {}, "Down ", rows), h("label", {}, "Across ", columns)] : null,
     map, scale, h("label", {}, log, " log"),
+    wide.length === 3 ? h("label", {}, three, " three planes") : null,
     cell.every && cell.shape.length ? h("label", {}, every, " through all samples") : null);
   look();
   return h("figure.array.own-keys", {}, tools, places, drawn, wrong, said, cell.values ? h("details", { open: cell.values.length <= FEW }, h("summary", {}, "Numbers"), numbers(cell)) : null, told ? statistics(cell, ctx) : null);
@@ -114,8 +123,38 @@ function curve(cell, found) {
   return lines(series, { label: `${cell.field}: ${number(found.values)} values from ${show(found.low)} to ${show(found.high)}`, yrange: [] });
 }
 
-/** Two axes: a heat map. The value under the pointer is told. */
-function heat(cell, found, { map, middle, log }) {
+/** Slices of a volume along three axes through one voxel, marked in each. A click in one moves the other two. */
+function planes(cell, ctx, axes, style) {
+  const at = cell.shape.map((size) => Math.trunc(size / 2));
+  const boxes = axes.map(() => h("div.plane")), wrong = h("p.error", { role: "alert" });
+  let drawing = false, again = false;
+
+  async function draw() {
+    if (drawing) { again = true; return; }
+    drawing = true;
+    try {
+      const pairs = axes.map((axis) => axes.filter((one) => one !== axis));
+      const found = await Promise.all(pairs.map((pair) => slice(cell, ctx, { axes: pair.join(","), at: at.join(",") })));
+      found.forEach((one, n) => {
+        const [down, across] = pairs[n];
+        const mark = [Math.trunc(at[down] / one.steps[0]), Math.trunc(at[across] / one.steps[1])];
+        const pick = (row, column) => { at[down] = row * one.steps[0]; at[across] = column * one.steps[1]; draw(); };
+        put(boxes[n], h("p.dim", {}, `axis ${axes[n]}: ${number(at[axes[n]])} of ${number(cell.shape[axes[n]])}`), heat(cell, one, { ...style(), mark, pick }));
+      });
+      wrong.textContent = "";
+    } catch (error) {
+      put(wrong, error.message);
+    } finally {
+      drawing = false;
+      if (again) { again = false; draw(); }
+    }
+  }
+
+  return { element: h("div", {}, h("div.planes-of-volume", {}, boxes), wrong), draw };
+}
+
+/** Two axes: a heat map. The value under the pointer is told. `mark`: a row and a column; `pick` gets those of a click. */
+function heat(cell, found, { map, middle, log, mark, pick }) {
   const [height, width] = found.shape, { data } = found;
   let [low, high] = [found.low ?? 0, found.high ?? 0];
   if (middle) {
@@ -137,15 +176,24 @@ function heat(cell, found, { map, middle, log }) {
     image.data.set([...colour, 255], 4 * one);
   }
   context.putImageData(image, 0, 0);
+  if (mark) {
+    context.fillStyle = "rgb(255 190 0 / 55%)";
+    context.fillRect(0, mark[0], width, 1);
+    context.fillRect(mark[1], 0, 1, height);
+  }
   // As large as the pane is wide or most of the window is high, but no cell larger than this.
   canvas.style.width = `min(100%, ${width * LARGEST_PIXEL}px, calc(60vh * ${width / Math.max(1, height)}))`;
   const told = h("output.dim", { "aria-hidden": "true" }, "\u00a0");
-  canvas.addEventListener("pointermove", (event) => {
+  const under = (event) => {
     const box = canvas.getBoundingClientRect();
-    const [row, column] = [Math.floor(((event.clientY - box.top) / box.height) * height), Math.floor(((event.clientX - box.left) / box.width) * width)];
-    if (row < 0 || column < 0 || row >= height || column >= width) return;
-    told.textContent = `[${row * found.steps[0]}, ${column * found.steps[1]}] = ${show(data[row * width + column])}`;
+    const place = [Math.floor(((event.clientY - box.top) / box.height) * height), Math.floor(((event.clientX - box.left) / box.width) * width)];
+    return place[0] < 0 || place[1] < 0 || place[0] >= height || place[1] >= width ? null : place;
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const place = under(event);
+    if (place) told.textContent = `[${place[0] * found.steps[0]}, ${place[1] * found.steps[1]}] = ${show(data[place[0] * width + place[1]])}`;
   });
+  if (pick) canvas.addEventListener("click", (event) => { const place = under(event); if (place) pick(...place); });
   const bar = table ? h("div.colour-bar", { "aria-hidden": "true" }, h("span", {}, show(low)), gradient(table), h("span", {}, show(high))) : null;
   return h("div", {}, h("div.heat", {}, canvas), bar, told);
 }
