@@ -196,6 +196,43 @@ def test_segments_of_a_long_episode_are_one_video(tmp_path: Path) -> None:
     assert np.allclose(reader.read(rows, ["top"])["top"].mean(axis=(1, 2, 3)), np.array(rows) * 2, atol=2.5)
 
 
+class Array2D(pa.ExtensionType):
+    """The type that datasets registers when it is imported."""
+
+    def __init__(self, kind: Any = None) -> None:
+        kind = kind or pa.list_(pa.list_(pa.int64()))
+        super().__init__(kind, "datasets.features.features.Array2DExtensionType")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: Any, _: bytes) -> Array2D:
+        return cls(storage)
+
+
+def test_arrays_are_written_beside_datasets(tmp_path: Path) -> None:
+    pa.register_extension_type(Array2D())
+    try:
+        grids = np.arange(200).reshape(50, 2, 2)
+        source = bp.open({"grid": grids, "episode_index": np.arange(50) // 20})
+        bp.convert(source, tmp_path / "a.lerobot")
+        assert (bp.open(tmp_path / "a.lerobot").read(range(50))["grid"] == grids).all()
+
+        def interrupt(now: int, _: int) -> None:
+            if now > 20:
+                raise KeyboardInterrupt
+
+        path = tmp_path / "a.parquet"
+        every = bp.ConvertOptions(tuning=bp.ConvertTuning(checkpoint_seconds=0))
+        with pytest.raises(KeyboardInterrupt):
+            bp.convert(source, path, progress=interrupt, options=every)
+        assert bp.convert(source, path, resume=True).resumed_at
+        assert (bp.open(path).read(range(50))["grid"] == grids).all()
+    finally:
+        pa.unregister_extension_type("datasets.features.features.Array2DExtensionType")
+
+
 @pytest.mark.parametrize(
     "values",
     [

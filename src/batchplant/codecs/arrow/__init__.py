@@ -10,12 +10,12 @@ from __future__ import annotations
 from .buffers import numbers
 from .decode import column_of, from_arrow
 from .encode import dataset_of, table_of, to_arrow, unfit
-from .hugging_face import featured_schema
+from .hugging_face import featured_schema, plain_batch
 from .infer import schema_of
 from .types import KEY, arrow_field, arrow_schema, is_file_struct, pyarrow, refuses, storage
 
 __all__ = [
     "KEY", "arrow_field", "arrow_schema", "column_of", "dataset_of", "featured_schema", "from_arrow",
-    "is_file_struct", "numbers", "pyarrow", "refuses", "schema_of", "storage", "table_of", "to_arrow",
-    "unfit",
+    "is_file_struct", "numbers", "plain_batch", "pyarrow", "refuses", "schema_of", "storage", "table_of",
+    "to_arrow", "unfit",
 ]  # fmt: skip

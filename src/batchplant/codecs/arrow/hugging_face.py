@@ -59,6 +59,19 @@ def featured_schema(schema: Schema, *, arrays: bool = True) -> pa.Schema:
     return pa.schema(fields, metadata={HUGGING_FACE: note})
 
 
+def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a record batch that lay in a stream with the types that it was written with.
+
+    Once datasets is imported, pyarrow reads arrays as the extension types that their metadata name.
+    """
+    pa = pyarrow()
+    arrays = [
+        array.storage if isinstance(array, pa.ExtensionArray) and array.type != field.type else array
+        for array, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def _featured(hint: dict[str, Any], kind: pa.DataType) -> pa.DataType:
     """Return the type that a feature of datasets has exactly, from that of ours."""
     if hint["_type"] in EXTENSION:

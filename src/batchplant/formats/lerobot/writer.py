@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codecs.arrow import column_of, featured_schema, pyarrow, refuses, to_arrow, unfit
+from ...codecs.arrow import column_of, featured_schema, plain_batch, pyarrow, refuses, to_arrow, unfit
 from ...codecs.cells import cell_bytes, decode_cell
 from ...codecs.media import video
 from ...data.keys import same_cells
@@ -269,7 +269,8 @@ class LeRobotWriter(Writer):
         waiting: list[Any] = []
         with pa.memory_map(str(self._rows.path)) as file, pa.ipc.open_stream(file) as stream:
             number = 0
-            for batch in stream:
+            for stored in stream:
+                batch = plain_batch(stored, self._arrow)
                 episodes = np.asarray(column_of(self._rows_schema[EPISODE], batch.column(EPISODE)))
                 edges = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(episodes)]
                 for start, end in itertools.pairwise(edges):
@@ -506,7 +507,7 @@ def _chunked(table: pa.Table, size: int) -> list[Any]:
     """Return the rows as record batches of about so many bytes."""
     rows = max(1, size * len(table) // max(1, table.nbytes))
     starts = range(0, len(table), rows)
-    parts = (pyarrow().table(table.slice(start, rows)).combine_chunks() for start in starts)
+    parts = (table.slice(start, rows).combine_chunks() for start in starts)
     return [part.to_batches()[0] for part in parts]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .... import _native
-from ....codecs.arrow import pyarrow
+from ....codecs.arrow import plain_batch, pyarrow
 from ....schema.columns import I64, U8, Columns, Ragged
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class SavedRows:
                 raise ValueError(f"{path.name} does not match its checksum")
             buffer = buffers[number]
             with pyarrow().ipc.open_stream(data) as stream:
-                buffer.batches += list(stream)
+                buffer.batches += [plain_batch(batch, self._schema) for batch in stream]
             buffer.bytes += cell_bytes
             buffer.saved, buffer.saved_bytes = len(buffer.batches), buffer.bytes
             self._size += size
