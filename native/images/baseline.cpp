@@ -170,14 +170,6 @@ inline bool read_ac(BitCursor& cursor, const HuffmanTable& table, const uint64_t
 
 }  // namespace
 
-inline bool BaselineDecoder::read_block(BitCursor& cursor, const Plane& plane, Coefficients& block) {
-    PlacedCoefficients placed{block.values};
-    uint64_t sizes;
-    const bool good = read_ac(cursor, *plane.ac, plane.pairs, placed, sizes);
-    block.last = placed.last;
-    return good && (surely_safe(block.values[0], sizes, plane) || is_safe(block.values, plane));
-}
-
 inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded) {
     uint16_t* const begin = coded.entries.data() + coded.entry_count;
     ListedCoefficients listed{begin};
@@ -309,7 +301,6 @@ void BaselineDecoder::plan(const BaselineHeader& header, const Part& part) {
 template <bool any_needed>
 bool BaselineDecoder::read_mcus(size_t from, size_t to, size_t mcu_row) {
     BitCursor at = at_;
-    Coefficients coefficients;
     for (size_t mcu = from; mcu < to; ++mcu) {
         if (restart_interval_ > 0) {
             if (until_restart_ == 0) {
@@ -345,15 +336,29 @@ bool BaselineDecoder::read_mcus(size_t from, size_t to, size_t mcu_row) {
                 blocks_of_[c][number + column - plane.first_column] = {start, count, first};
                 continue;
             }
-            std::memset(coefficients.values, 0, sizeof coefficients.values);
-            coefficients.values[0] = static_cast<int16_t>(plane.prediction);
-            if (!read_block(at, plane, coefficients)) return false;
+            int16_t* const values = pending_.values[pending_.count];
+            std::memset(values, 0, block_size * sizeof *values);
+            values[0] = static_cast<int16_t>(plane.prediction);
+            PlacedCoefficients placed{values};
+            uint64_t sizes;
+            if (!read_ac(at, *plane.ac, plane.pairs, placed, sizes)) return false;
+            if (!surely_safe(values[0], sizes, plane) && !is_safe(values, plane)) return false;
             uint8_t* dst = plane.row(1 + block.down * block_side) + (column - plane.first_column) * block_side;
-            kernels_.transform(coefficients.values, plane.steps.data(), coefficients.last, dst, plane.stride);
+            transform_later(plane, values, placed.last, dst);
         }
     }
     at_ = at;
     return true;
+}
+
+void BaselineDecoder::transform_later(const Plane& plane, const int16_t* values, size_t last, uint8_t* dst) {
+    pending_.blocks[pending_.count] = {values, plane.steps.data(), last, dst, plane.stride};
+    if (++pending_.count == Pending::most) transform_pending();
+}
+
+void BaselineDecoder::transform_pending() {
+    kernels_.transform(pending_.blocks.data(), pending_.count);
+    pending_.count = 0;
 }
 
 bool BaselineDecoder::read_row(size_t mcu_row) {
@@ -368,6 +373,7 @@ bool BaselineDecoder::read_row(size_t mcu_row) {
         !read_mcus<false>(to, mcus_per_row_, mcu_row) || scan_.overran(at_)) {
         return false;
     }
+    transform_pending();
     // libjpeg refuses those that leave 32 bits, which takes more than a row.
     constexpr int64_t most_prediction = 1 << 20;
     return std::all_of(planes_.begin(), planes_.end(),
@@ -415,10 +421,11 @@ bool BaselineDecoder::place_row(size_t mcu_row) {
             for (size_t column = plane.first_column; column < plane.end_column; ++column, dst += block_side) {
                 const int16_t* values = scans_.values(c, column, row);
                 if (!is_safe(values, plane)) return false;
-                kernels_.transform(values, plane.steps.data(), scans_.last(c, column, row), dst, plane.stride);
+                transform_later(plane, values, scans_.last(c, column, row), dst);
             }
         }
     }
+    transform_pending();
     return true;
 }
 
@@ -586,6 +593,7 @@ bool BaselineDecoder::decode(const BaselineHeader& header, size_t left, size_t t
     if (!can(header)) return false;
     const Part part{left, top, right, bottom, channels, pixels};
     plan(header, part);
+    pending_.count = 0;
     struct Done {  // also when it fails
         ProgressiveScans& scans;
         ~Done() { scans.release(); }

@@ -89,11 +89,6 @@ public:
     bool scan(const BaselineHeader& header, size_t left, size_t top, size_t right, size_t bottom, ScanPart& scan);
 
 private:
-    struct Coefficients {
-        alignas(16) int16_t values[64 + 8];  // in rows; one more place for what leaves the block
-        size_t last;                         // in the scan's order, that may be other than zero
-    };
-
     // One component: the blocks of it that are needed, and the rows of the MCU row at hand.
     struct Plane {
         const HuffmanTable* dc = nullptr;
@@ -123,12 +118,20 @@ private:
         size_t across, down;
     };
 
+    // Blocks to be transformed, some at a time: a vector that is loaded right after its values were stored one by one
+    // waits for all of them.
+    struct Pending {
+        static constexpr size_t most = 8;
+        alignas(32) int16_t values[most][64 + 16];  // in rows; one more place for what leaves the block
+        std::array<DctBlock, most> blocks;
+        size_t count = 0;
+    };
+
     struct Part {
         size_t left, top, right, bottom, channels;
         uint8_t* pixels;
     };
 
-    static bool read_block(BitCursor& cursor, const Plane& plane, Coefficients& block);
     static bool read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded);
     static bool surely_safe(int first, uint64_t sizes, const Plane& plane);
     static bool is_safe(const int16_t* values, const Plane& plane);
@@ -144,6 +147,8 @@ private:
     bool place_row(size_t mcu_row);
     template <bool any_needed>
     bool read_mcus(size_t from, size_t to, size_t mcu_row);
+    void transform_later(const Plane& plane, const int16_t* values, size_t last, uint8_t* dst);
+    void transform_pending();
     void write_rows(size_t mcu_row, const Part& part);
     void write_row(size_t y, size_t mcu_row, const Part& part, uint8_t* dst);
     const uint8_t* colour_row(Plane& plane, size_t y, size_t mcu_row, const Part& part, std::vector<uint8_t>& memory);
@@ -155,6 +160,7 @@ private:
     std::array<std::vector<uint8_t>, 2> widened_;
     ScanBytes scan_;
     ProgressiveScans scans_;
+    Pending pending_;
     CodedPart* coded_ = nullptr;  // where blocks go that are not transformed
     std::array<CodedPart::Block*, 3> blocks_of_{};
 

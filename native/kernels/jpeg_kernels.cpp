@@ -31,23 +31,26 @@ void transform_line(const Value* in, size_t step, int* out) {
 
 int shift_rounded(int value, int shift) { return (value + (1 << (shift - 1))) >> shift; }
 
-void transform(const int16_t* coefficients, const int16_t* steps, size_t last, uint8_t* dst, size_t stride) {
-    if (last == 0) {
-        const uint8_t value = to_byte(128 + shift_rounded(coefficients[0] * steps[0], 3));
-        for (size_t y = 0; y < 8; ++y) std::memset(dst + y * stride, value, 8);
+void transform_block(const DctBlock& block) {
+    uint8_t* dst = block.dst;
+    if (block.last == 0) {
+        const uint8_t value = to_byte(128 + shift_rounded(block.coefficients[0] * block.steps[0], 3));
+        for (size_t y = 0; y < 8; ++y) std::memset(dst + y * block.stride, value, 8);
         return;
     }
     int columns[64], line[8];
-    for (size_t n = 0; n < 64; ++n) columns[n] = coefficients[n] * steps[n];
+    for (size_t n = 0; n < 64; ++n) columns[n] = block.coefficients[n] * block.steps[n];
     for (size_t x = 0; x < 8; ++x) {
         transform_line(columns + x, 8, line);
         for (size_t y = 0; y < 8; ++y) columns[y * 8 + x] = shift_rounded(line[y], dct::first_shift);
     }
-    for (size_t y = 0; y < 8; ++y, dst += stride) {
+    for (size_t y = 0; y < 8; ++y, dst += block.stride) {
         transform_line(columns + y * 8, 1, line);
         for (size_t x = 0; x < 8; ++x) dst[x] = to_byte(128 + shift_rounded(line[x], dct::second_shift));
     }
 }
+
+void transform(const DctBlock* blocks, size_t count) { std::for_each_n(blocks, count, transform_block); }
 
 void widen(const uint8_t* src, uint8_t* dst, size_t count) {
     for (size_t x = 0; x < count; ++x, ++src) {

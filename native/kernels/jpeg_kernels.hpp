@@ -35,10 +35,18 @@ constexpr int half_red = rest_red / 2, half_blue = rest_blue / 2;
 // Bytes that rows need at both ends beyond those that are read or written by request.
 constexpr size_t jpeg_overrun = 64;
 
+// A block of 8 x 8 pixels and its coefficients, which are to be multiplied with their steps; both in rows.
+struct DctBlock {
+    const int16_t* coefficients;
+    const int16_t* steps;
+    size_t last;  // in zigzag order, that may be other than zero
+    uint8_t* dst;
+    size_t stride;
+};
+
 struct JpegKernels {
-    // A block of 8 x 8 pixels from its coefficients times their steps, both in rows. `last` is the last one in
-    // zigzag order that may be other than zero. The products must pass dct_is_safe().
-    void (*transform)(const int16_t* coefficients, const int16_t* steps, size_t last, uint8_t* dst, size_t stride);
+    // The products must pass dct_is_safe().
+    void (*transform)(const DctBlock* blocks, size_t count);
 
     // Twice as many values from `count` of a row, a quarter of a neighbour mixed in. src[-1] and src[count] are
     // neighbours too.

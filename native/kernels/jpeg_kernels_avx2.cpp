@@ -30,18 +30,16 @@ __m256i set_pair32(int low, int high) {
 
 // --- transform ----------------------------------------------------------------------------------------------
 
-// Lanes of two vectors in turn.
-__m256i interleave16(__m128i a, __m128i b) {
-    return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
-}
+// Two blocks at once, one in each half of the vectors.
+struct Lines {
+    __m256i line[8];
+};
 
-// Eight lines of eight values, line by lane, rounded and shifted. Products of pairs make the plain sum of sixteen
+// Half of the lanes: the values of eight lines, as pairs of lines. Products of pairs make the plain sum of sixteen
 // cheaper than the form with fewer products; each constant is the sum of those in that form.
 template <int shift>
-void transform_lines(const __m128i* x, __m128i* out) {
+inline void transform_half(__m256i x04, __m256i x26, __m256i x13, __m256i x57, __m256i* out) {
     using namespace dct;
-    const __m256i x04 = interleave16(x[0], x[4]), x26 = interleave16(x[2], x[6]), x13 = interleave16(x[1], x[3]),
-                  x57 = interleave16(x[5], x[7]);
     const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
     const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(x04, set_pair32(1 << bits, 1 << bits)), half);
     const __m256i difference = _mm256_add_epi32(_mm256_madd_epi16(x04, set_pair32(1 << bits, -(1 << bits))), half);
@@ -54,52 +52,86 @@ void transform_lines(const __m128i* x, __m128i* out) {
     };
     const __m256i odd[4] = {four(d - e + i - h, i, i - h, i - e), four(i, c - f + i - g, i - f, i - g),
                             four(i - h, i - f, b - f + i - h, i), four(i - e, i - g, i, a - e + i - g)};
-    __m256i line[8];
     for (size_t n = 0; n < 4; ++n) {
-        line[n] = _mm256_srai_epi32(_mm256_add_epi32(even[n], odd[n]), shift);
-        line[7 - n] = _mm256_srai_epi32(_mm256_sub_epi32(even[n], odd[n]), shift);
-    }
-    for (size_t n = 0; n < 8; n += 2) {
-        const __m256i two = _mm256_permute4x64_epi64(_mm256_packs_epi32(line[n], line[n + 1]), 0xD8);
-        out[n] = _mm256_castsi256_si128(two);
-        out[n + 1] = _mm256_extracti128_si256(two, 1);
+        out[n] = _mm256_srai_epi32(_mm256_add_epi32(even[n], odd[n]), shift);
+        out[7 - n] = _mm256_srai_epi32(_mm256_sub_epi32(even[n], odd[n]), shift);
     }
 }
 
-void transpose(const __m128i* rows, __m128i* columns) {
-    __m128i a[8], b[8];
+// Eight lines of eight values, line by lane, rounded and shifted.
+template <int shift>
+inline Lines transform_lines(const Lines& lines) {
+    const auto& x = lines.line;
+    __m256i low[8], high[8];
+    transform_half<shift>(_mm256_unpacklo_epi16(x[0], x[4]), _mm256_unpacklo_epi16(x[2], x[6]),
+                          _mm256_unpacklo_epi16(x[1], x[3]), _mm256_unpacklo_epi16(x[5], x[7]), low);
+    transform_half<shift>(_mm256_unpackhi_epi16(x[0], x[4]), _mm256_unpackhi_epi16(x[2], x[6]),
+                          _mm256_unpackhi_epi16(x[1], x[3]), _mm256_unpackhi_epi16(x[5], x[7]), high);
+    Lines out;
+    for (size_t n = 0; n < 8; ++n) out.line[n] = _mm256_packs_epi32(low[n], high[n]);
+    return out;
+}
+
+inline Lines transpose(const Lines& rows) {
+    __m256i a[8], b[8];
     for (size_t n = 0; n < 4; ++n) {  // rows 2 n and 2 n + 1: the first four columns, then the last
-        a[n] = _mm_unpacklo_epi16(rows[2 * n], rows[2 * n + 1]);
-        a[4 + n] = _mm_unpackhi_epi16(rows[2 * n], rows[2 * n + 1]);
+        a[n] = _mm256_unpacklo_epi16(rows.line[2 * n], rows.line[2 * n + 1]);
+        a[4 + n] = _mm256_unpackhi_epi16(rows.line[2 * n], rows.line[2 * n + 1]);
     }
     for (size_t n = 0; n < 8; n += 2) {  // four rows of two columns
-        b[n] = _mm_unpacklo_epi32(a[n], a[n + 1]);
-        b[n + 1] = _mm_unpackhi_epi32(a[n], a[n + 1]);
+        b[n] = _mm256_unpacklo_epi32(a[n], a[n + 1]);
+        b[n + 1] = _mm256_unpackhi_epi32(a[n], a[n + 1]);
     }
+    Lines columns;
     for (size_t n = 0; n < 2; ++n) {
-        columns[4 * n] = _mm_unpacklo_epi64(b[4 * n], b[4 * n + 2]);
-        columns[4 * n + 1] = _mm_unpackhi_epi64(b[4 * n], b[4 * n + 2]);
-        columns[4 * n + 2] = _mm_unpacklo_epi64(b[4 * n + 1], b[4 * n + 3]);
-        columns[4 * n + 3] = _mm_unpackhi_epi64(b[4 * n + 1], b[4 * n + 3]);
+        columns.line[4 * n] = _mm256_unpacklo_epi64(b[4 * n], b[4 * n + 2]);
+        columns.line[4 * n + 1] = _mm256_unpackhi_epi64(b[4 * n], b[4 * n + 2]);
+        columns.line[4 * n + 2] = _mm256_unpacklo_epi64(b[4 * n + 1], b[4 * n + 3]);
+        columns.line[4 * n + 3] = _mm256_unpackhi_epi64(b[4 * n + 1], b[4 * n + 3]);
+    }
+    return columns;
+}
+
+// Lines of two blocks.
+__m256i load_both(const int16_t* low, const int16_t* high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(low)), load128(high), 1);
+}
+
+void store_two(uint8_t* dst, size_t stride, __m128i rows) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(dst), rows);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(dst + stride), _mm_unpackhi_epi64(rows, rows));
+}
+
+void transform_both(const DctBlock& a, const DctBlock& b) {
+    Lines lines;
+    for (size_t y = 0; y < 8; ++y) {
+        lines.line[y] = _mm256_mullo_epi16(load_both(a.coefficients + 8 * y, b.coefficients + 8 * y),
+                                           load_both(a.steps + 8 * y, b.steps + 8 * y));
+    }
+    lines = transpose(transform_lines<dct::first_shift>(lines));
+    lines = transpose(transform_lines<dct::second_shift>(lines));
+    const __m256i middle = _mm256_set1_epi8(-128);
+    for (size_t y = 0; y < 8; y += 2) {
+        const __m256i rows = _mm256_xor_si256(_mm256_packs_epi16(lines.line[y], lines.line[y + 1]), middle);
+        store_two(a.dst + y * a.stride, a.stride, _mm256_castsi256_si128(rows));
+        store_two(b.dst + y * b.stride, b.stride, _mm256_extracti128_si256(rows, 1));
     }
 }
 
-void transform(const int16_t* coefficients, const int16_t* steps, size_t last, uint8_t* dst, size_t stride) {
-    if (last == 0) return portable_jpeg_kernels.transform(coefficients, steps, last, dst, stride);
-    __m128i lines[8], transformed[8];
-    for (size_t y = 0; y < 8; ++y) {
-        lines[y] = _mm_mullo_epi16(load128(coefficients + 8 * y), load128(steps + 8 * y));
+void transform(const DctBlock* blocks, size_t count) {
+    const DctBlock* waiting = nullptr;
+    for (size_t n = 0; n < count; ++n) {
+        const DctBlock& block = blocks[n];
+        if (block.last == 0) {
+            portable_jpeg_kernels.transform(&block, 1);
+        } else if (waiting == nullptr) {
+            waiting = &block;
+        } else {
+            transform_both(*waiting, block);
+            waiting = nullptr;
+        }
     }
-    transform_lines<dct::first_shift>(lines, transformed);
-    transpose(transformed, lines);
-    transform_lines<dct::second_shift>(lines, transformed);
-    transpose(transformed, lines);
-    const __m128i middle = _mm_set1_epi8(-128);
-    for (size_t y = 0; y < 8; y += 2, dst += 2 * stride) {
-        const __m128i two = _mm_xor_si128(_mm_packs_epi16(lines[y], lines[y + 1]), middle);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(dst), two);
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(dst + stride), _mm_unpackhi_epi64(two, two));
-    }
+    if (waiting != nullptr) transform_both(*waiting, *waiting);
 }
 
 // --- rows ---------------------------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ INLINE void store_rows(const Halves& upper, const Halves& lower, uint8_t* dst, s
     }
 }
 
-void transform(const int16_t* coefficients, const int16_t* steps, size_t last, uint8_t* dst, size_t stride) {
+void transform_block(const DctBlock& block) {
+    const auto [coefficients, steps, last, dst, stride] = block;
     if (last == 0) {
         const int8x8_t value = vqrshrn_n_s16(vdupq_n_s16(static_cast<int16_t>(coefficients[0] * steps[0])), 3);
         const uint8x8_t row = veor_u8(vreinterpret_u8_s8(value), vdup_n_u8(128));
@@ -147,6 +148,10 @@ void transform(const int16_t* coefficients, const int16_t* steps, size_t last, u
     transpose(right + 4, columns + 4);
     const Halves lower = transform_lines<true>(columns, constants);
     store_rows(upper, lower, dst, stride);
+}
+
+void transform(const DctBlock* blocks, size_t count) {
+    for (size_t n = 0; n < count; ++n) transform_block(blocks[n]);
 }
 
 // --- rows ---------------------------------------------------------------------------------------------------
