@@ -117,7 +117,7 @@ def names() -> list[str]:
     written = [name for name, item in all_formats().items() if item.writer is not None]
     golden = sorted(f"golden-{path.name}" for path in GOLDEN.iterdir() if path.is_dir())
     indexed = [f"{name}.index" for name in INDEXED]
-    return [*sorted([*written, *READ_ONLY, *MAKERS]), *VARIANTS, *indexed, *golden]
+    return [*sorted([*written, *READ_ONLY, *MAKERS]), *VARIANTS, *FOREIGN, *indexed, *golden]
 
 
 def make(name: str, folder: Path) -> list[Case]:
@@ -126,6 +126,9 @@ def make(name: str, folder: Path) -> list[Case]:
     with contextlib.suppress(bp.MissingLibraryError):
         if name.startswith("golden-"):
             return golden(name.removeprefix("golden-"), folder)
+        if name in FOREIGN:
+            format, maker = FOREIGN[name]
+            return [Case(name, format, maker(folder), folder)]
         format, suffix, options = VARIANTS.get(name, (name.removesuffix(".index"), None, {}))
         path = make_seed(format, folder, suffix, **options)
         if name.endswith(".index"):
@@ -394,6 +397,50 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "sqlite": _sqlite,
     "tfds": _tfds,
 }
+
+
+def _ome(folder: Path) -> Path:
+    import zarr
+
+    group = zarr.open_group(folder / "seed.zarr", mode="w", zarr_format=2)
+    values = np.arange(2 * 12 * 10, dtype=np.uint16).reshape(2, 12, 10)
+    axes = [{"name": name} for name in "cyx"]
+    for path in ("", "labels/cells/"):
+        for level, step in enumerate((1, 2)):
+            group.create_array(f"{path}{level}", data=values[:, ::step, ::step], chunks=(1, 8, 8))
+        levels = {"axes": axes, "datasets": [{"path": "0"}, {"path": "1"}], "version": "0.4"}
+        group.require_group(path or "/").attrs["multiscales"] = [levels]
+    return folder / "seed.zarr"
+
+
+def _kerchunk(folder: Path) -> Path:
+    (folder / "data.bin").write_bytes(b"header" + np.arange(24, dtype="<i4").tobytes())
+    document = {
+        "zarr_format": 2, "shape": [6, 4], "chunks": [3, 4], "dtype": "<i4", "compressor": None,
+        "fill_value": -1, "order": "C", "filters": None,
+    }  # fmt: skip
+    references = {
+        ".zgroup": '{"zarr_format": 2}',
+        "x/.zarray": json.dumps(document),
+        "x/1.0": "base64:" + 16 * "AAAA",
+    }
+    references["x/0.0"] = ["{{u}}.bin", 6, 48]
+    text = json.dumps({"version": 1, "templates": {"u": "data"}, "refs": references})
+    (folder / "seed.json").write_text(text)
+    return folder / "seed.json"
+
+
+def _stac(folder: Path) -> Path:
+    _scenes(folder)
+    items = [{"id": name, "assets": {"data": {"href": f"./{name}.tif"}}, "properties": {}} for name in "ab"]
+    (folder / "seed.json").write_text(json.dumps({"type": "FeatureCollection", "features": items}))
+    return folder / "seed.json"
+
+
+# Variants of formats that we do not write: the format, and what makes one.
+FOREIGN: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "zarr.ome": ("zarr", _ome), "zarr.kerchunk": ("zarr", _kerchunk), "scenes.stac": ("scenes", _stac),
+}  # fmt: skip
 
 
 def golden(name: str, folder: Path) -> list[Case]:

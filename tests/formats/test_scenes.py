@@ -448,6 +448,9 @@ def test_items_name_nothing_outside(scenes, tmp_path):
         with pytest.raises((bp.DamagedError, bp.SchemaError)) as caught:
             bp.open(document, format="scenes", assets="visual")
         assert caught.value.path == str(document)
+    document.write_text(json.dumps([{**items([0], f"{path}/images/")[0], "properties": 7}]))
+    with bp.open(document, format="scenes", assets="visual", outside=True) as data:
+        assert data[0]["datetime"] == ""
     document = put_items(document, items([7], "./images/"))
     with pytest.raises(bp.NotFoundError):
         bp.open(document, format="scenes", assets="visual")

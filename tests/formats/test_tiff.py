@@ -1,6 +1,10 @@
 """TIFF as an array: tiles, strips, pages, pyramids; what is damaged; images in folders stay images."""
 
+import contextlib
+import io
 import pickle
+import re
+import struct
 
 import numpy as np
 import pytest
@@ -68,6 +72,17 @@ def test_files_of_gdal(name):
             assert facts["transform"] == (10 * 2**level, 0, 500_000, 0, -10 * 2**level, 4_600_000)
             assert facts["crs"] == "EPSG:32633"
             assert facts["nodata"] == -999 or np.isnan(facts["nodata"])
+
+
+@pytest.mark.parametrize("name", ["slices.ndpi", "tiles.svs"])
+def test_files_of_slides(name):
+    path = repository.GOLDEN / "tiff" / name
+    wanted = np.load(path.with_suffix(".npz"))
+    for level, part in enumerate(("full", "low")):
+        with bp.open(path, level=level) as data:
+            differences = np.abs(np.asarray(data.array("data")).astype(int) - wanted[part])
+            # Slices know no neighbours, from which tifffile takes colours at their edges.
+            assert differences.max() <= (2 if name == "slices.ndpi" else 0)
 
 
 def test_one_page_is_its_rows(tmp_path):
@@ -152,6 +167,95 @@ def test_tiles_that_claim_another_size(tmp_path):
         with memory_bounded(64 << 20), pytest.raises(bp.DamagedError) as caught, bp.open(path) as reader:
             reader.read([0])
         assert caught.value.offset == start
+
+
+def ndpi(path, levels, blocks=8, more=()):
+    """A slide as of Hamamatsu: each page is one JPEG with restart markers, and offsets of 8 bytes."""
+    pillow = pytest.importorskip("PIL.Image")
+    data, pages = bytearray(b"II*\0" + bytes(8)), []
+    for lens, values in zip((40.0, 20.0, 10.0), levels, strict=False):
+        out = io.BytesIO()
+        pillow.fromarray(values).save(out, "JPEG", quality=90, subsampling=1, restart_marker_blocks=blocks)
+        jpeg = out.getvalue()
+        header = jpeg.index(b"\xff\xda") + 2 + int.from_bytes(jpeg[jpeg.index(b"\xff\xda") + 2 :][:2], "big")
+        places = [header, *(at.end() for at in re.finditer(rb"\xff[\xd0-\xd7]", jpeg) if at.start() > header)]
+        start = len(data)
+        data += jpeg
+        lists = {}
+        for name, content in (
+            ("slices", struct.pack(f"<{len(places)}I", *places)), ("make", b"Hamamatsu\0"),
+            ("bits", struct.pack("<3H", 8, 8, 8)),
+        ):  # fmt: skip
+            lists[name] = len(data)
+            data += content
+        height, width = values.shape[:2]
+        tags = {
+            256: (4, 1, width), 257: (4, 1, height), 258: (3, 3, lists["bits"]), 259: (3, 1, 7),
+            262: (3, 1, 6),
+            271: (2, 10, lists["make"]), 273: (4, 1, start), 277: (3, 1, 3), 278: (4, 1, height),
+            279: (4, 1, len(jpeg)), 530: (3, 2, 1 << 16 | 2), 65420: (4, 1, 1),
+            65421: (11, 1, int.from_bytes(struct.pack("<f", lens), "little")),
+            65426: (4, len(places), lists["slices"]),
+        } | dict(more)  # fmt: skip
+        if len(pages) == 2:
+            del tags[65426]
+        pages.append((len(data), tags))
+        data += bytes(2 + 12 * len(tags) + 8 + 4 * len(tags))
+    for number, (at, tags) in enumerate(pages):
+        table = struct.pack("<H", len(tags))
+        table += b"".join(struct.pack("<HHII", tag, *value) for tag, value in sorted(tags.items()))
+        after = pages[number + 1][0] if number + 1 < len(pages) else 0
+        data[at : at + len(table) + 8] = table + struct.pack("<Q", after)
+    data[4:12] = struct.pack("<Q", pages[0][0])
+    path.write_bytes(data)
+    return path
+
+
+def test_slices_of_ndpi(tmp_path):
+    y, x = np.mgrid[0:201, 0:384]
+    full = np.stack([y, x // 2, y // 2 + x // 4], axis=-1).astype(np.uint8)
+    levels = [full, full[::2, ::2].copy(), full[::4, ::4].copy()]
+    path = ndpi(tmp_path / "a.ndpi", levels, blocks=6)
+    for level, values in enumerate(levels):
+        with bp.open(path, level=level) as data:
+            assert data.levels == [(201, 384), (101, 192), (51, 96)]
+            array = data.array("data")
+            assert array.chunks == ((8, 96, 3) if level < 2 else (51, 96, 3))
+            pixels = array[20:90, 50:]
+            assert np.abs(pixels.astype(int) - values[20:90, 50:]).mean() < 4
+            with tifffile.TiffFile(path) as file:
+                assert np.abs(np.asarray(array).astype(int) - file.pages[level].asarray()).max() <= 2
+            patches = bp.Patches(data, "data", size=(16, 16), random=4)
+            assert patches[0]["data"].shape == (16, 16, 3)
+    with pytest.raises(bp.OptionError, match="8 × 96"):
+        bp.open(path, tiles=True)
+
+    def sound():
+        with contextlib.suppress(bp.BatchplantError), bp.open(path, format="tiff") as data:
+            data.read(range(0, 201, 40))
+        return True
+
+    with memory_bounded(64 << 20):
+        for damage in (cuts, flips):
+            for _ in survive(damage(path), sound):
+                pass
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {65426: (4, 2**30, 8)},
+        {65426: (4, 3, 8)},
+        {279: (4, 1, 2**31)},
+        {256: (4, 1, 2**30)},
+        {273: (4, 1, 0)},
+    ],
+    ids=str,
+)
+def test_lies_about_slices(more, tmp_path):
+    path = ndpi(tmp_path / "a.ndpi", [COLOURS.repeat(4, 1)[:, :256].copy()], more=more)
+    with memory_bounded(64 << 20), pytest.raises((bp.DamagedError, bp.SchemaError)), bp.open(path) as data:
+        data.read([0])
 
 
 def test_a_pyramid(tmp_path):

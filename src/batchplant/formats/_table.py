@@ -57,7 +57,7 @@ OUTLINES: dict[str, Outline] = {
     "sqlite": Outline((".sqlite", ".sqlite3", ".db")),
     "tfds": Outline((".tfds", ".rlds"), folder=True),
     "tfrecord": Outline((".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"), side_cars=("{name}.schema.json", "{name}.idx")),
-    "tiff": Outline((".tif", ".tiff", ".btf", ".svs")),
+    "tiff": Outline((".tif", ".tiff", ".btf", ".svs", ".ndpi")),
     "tokens": Outline((), side_cars=("{name}.tokens.json",)),
     "video": Outline((".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")),
     "videofolder": Outline((), folder=True, media="video"),

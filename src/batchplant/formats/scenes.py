@@ -68,7 +68,7 @@ from .base.tiff.geo import window
 from .base.tiff.pages import DATA, Layout, Pages
 from .base.tiff.pyramid import Level, level_arrays, read_pyramid
 
-SUFFIXES = (".tif", ".tiff", ".btf", ".svs")
+SUFFIXES = (".tif", ".tiff", ".btf", ".svs", ".ndpi")
 TABLES, LINES = (".parquet", ".geoparquet"), (".jsonl", ".ndjson")
 MANIFESTS = (".json", ".geojson", *LINES, *TABLES)
 ITEM, DATETIME = "item", "datetime"
@@ -134,7 +134,7 @@ class SceneReader(Reader):
         }
         self._texts = {
             ITEM: [str(item.get("id", "")) for item in items],
-            DATETIME: [str((item.get("properties") or item).get(DATETIME) or "") for item in items],
+            DATETIME: [_datetime(item) for item in items],
         }
         self._entries = {}
         for name in {name for names in self._files.values() for name in names}:
@@ -429,6 +429,12 @@ def hrefs_of(items: Sequence[Mapping[str, Any]], assets: Assets) -> dict[str, li
                     raise DamagedError(f"the item {item.get('id')} has no asset {name!r}", sample=number)
                 hrefs[field].append(str(asset["href"]))
     return hrefs
+
+
+def _datetime(item: Mapping[str, Any]) -> str:
+    """Return the time of an item; Parquet has its properties beside its assets."""
+    properties = item.get("properties")
+    return str((properties if isinstance(properties, dict) else item).get(DATETIME) or "")
 
 
 def _is_tiff(asset: Mapping[str, Any] | None) -> bool:

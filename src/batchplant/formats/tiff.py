@@ -79,6 +79,9 @@ class TiffReader(Reader):
             raise OptionError(
                 f"tiles are images of 8 bits in 1, 3 or 4 colours, not {volume.dtype} {volume.shape}"
             )
+        if layout.sliced:
+            rows, columns = layout.chunks[:2]
+            raise OptionError(f"NDPI keeps slices of {rows} × {columns} pixels, and no tiles: cut Patches")
         self._encoded = bool(layout.compression == JPEG and layout.tiled and volume.sizes.all())
         self.schema = Schema(
             {IMAGE: Image("jpeg" if self._encoded else None, mode=mode), POSITION: Tensor("int64", (2,))}
@@ -242,7 +245,7 @@ def sniff(probe: Probe) -> bool:
 FORMAT = Format(
     name="tiff",
     title="TIFF",
-    suffixes=(".tif", ".tiff", ".btf", ".svs"),
+    suffixes=(".tif", ".tiff", ".btf", ".svs", ".ndpi"),
     spec="https://www.loc.gov/preservation/digital/formats/fdd/fdd000022.shtml",
     reader=TiffReader,
     writer=None,

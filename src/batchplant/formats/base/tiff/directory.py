@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....codecs.media.tiff import MAX_PAGES
-from ....errors import DamagedError
+from ....errors import DamagedError, SchemaError
 from ....schema.columns import AnyArray
 from ....storage import Source
 
@@ -67,6 +67,10 @@ class Directory:
         data = self._file.source.view(where, count * dtype.itemsize)
         return np.frombuffer(data.tobytes(), dtype).astype(dtype.newbyteorder("="))
 
+    def read(self, start: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return self._file.source.view(start, size).tobytes()
+
     def number(self, tag: int, default: int) -> int:
         """Return the first value of a tag as a whole number."""
         kind, count, where = self._tags.get(tag, (1, 0, 0))
@@ -95,6 +99,8 @@ class TiffFile:
         self.big = version == 43
         if not self.order or version not in (42, 43) or len(head) < (16 if self.big else 8):
             raise DamagedError("not a TIFF that can be read: its header is no TIFF's", offset=0)
+        if not self.big and source.size >> 32:
+            raise SchemaError("a TIFF above 4 GiB has to be a BigTIFF; NDPI of that size is not read")
         if self.big and head[4:8] != struct.pack(self.order + "HH", 8, 0):
             raise DamagedError("not a TIFF that can be read: offsets have another size than 8", offset=4)
         (self._first,) = struct.unpack(

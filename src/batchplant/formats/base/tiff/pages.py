@@ -39,6 +39,10 @@ PREDICTORS = (1, 2, 3)
 # A marker of JPEG with the meaning of its three colours: 0 red, green and blue, 1 luma and chroma.
 ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"
 GDAL_NODATA = 42113
+# NDPI: a page is one JPEG, whose restart intervals are slices that are decoded by themselves.
+NDPI, SLICE_STARTS, MAX_SLICES, MAX_HEADER = 65420, 65426, 1 << 24, 1 << 16
+SOI, EOI = b"\xff\xd8", b"\xff\xd9"
+RESTARTS = tuple(bytes((0xFF, 0xD0 + number)) for number in range(8))
 # Markers SOC and SIZ of JPEG 2000 with their length and profile; width, height, left, top; tiles; colours.
 J2K_SIZ = struct.Struct(">8s4I16xH")
 # Bytes of LERC beside the values.
@@ -62,6 +66,8 @@ class Layout:
     photometric: int = 1
     tables: bytes = b""
     fill: float = 0
+    # Tiles are slices of one JPEG, without the header that they share (``tables``).
+    sliced: bool = False
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -104,6 +110,8 @@ class Layout:
         if min(sides) < 1 or max(*sides, *shape) > 1 << 31:
             raise DamagedError(f"a page of shape {shape} has tiles of {sides}", offset=page.offset)
         layout = dataclasses.replace(layout, axes="".join(names), shape=shape, chunks=sides)
+        if compression == JPEG and NDPI in page and SLICE_STARTS in page:
+            layout = _sliced(page, layout)
         layout._check_readable()
         return layout
 
@@ -128,6 +136,34 @@ class Layout:
         """True if the bytes of a tile are its values."""
         bytewise = self.bits == 8 * np.dtype(self.dtype).itemsize
         return self.compression == NONE and self.predictor == 1 and self.fillorder == 1 and bytewise
+
+
+def _sliced(page: Directory, layout: Layout) -> Layout:
+    """Return the layout of a page of NDPI; SchemaError where its slices are no grid."""
+    start, size = page.number(273, 0), page.number(SLICE_STARTS, 0)
+    if not 0 < size <= MAX_HEADER:
+        raise DamagedError(f"the header of a JPEG has {size} bytes", offset=start)
+    header, at = bytearray(page.read(start, size)), 2
+    interval, step, frame = 0, (0, 0), 0
+    while at + 4 <= size and header[at] == 0xFF and frame * interval == 0:
+        marker, length = header[at + 1], int.from_bytes(header[at + 2 : at + 4], "big")
+        if marker == 0xDD:
+            interval = int.from_bytes(header[at + 4 : at + 6], "big")
+        elif marker in (0xC0, 0xC1):
+            factors = header[at + 11 : at + 2 + length : 3]
+            frame = at + 5
+            step = (
+                8 * max((f & 15 for f in factors), default=0),
+                8 * max((f >> 4 for f in factors), default=0),
+            )
+        at += 2 + length
+    rows, columns = step[0], interval * step[1]
+    if min(rows, columns) < 1 or max(rows, columns) >= 1 << 16 or -(-layout.size[1] // step[1]) % interval:
+        raise SchemaError("its JPEG has no restart markers that part it into equal slices; convert it")
+    # A slice is an image of its own size.
+    header[frame : frame + 4] = struct.pack(">HH", rows, columns)
+    chunks = (rows, columns, *layout.chunks[2:])
+    return dataclasses.replace(layout, chunks=chunks, tiled=True, tables=bytes(header), sliced=True)
 
 
 def _dtype(bits: set[int], kinds: set[int]) -> AnyDType | None:
@@ -157,8 +193,14 @@ def _fill(text: str, dtype: AnyDType) -> float:
 
 def tile_places(page: Directory, layout: Layout) -> tuple[I64, I64]:
     """Return where the tiles of a page are, and their sizes; those of size 0 were not written."""
-    tiled = layout.tiled
-    count = math.prod(layout.grid)
+    tiled, count = layout.tiled, math.prod(layout.grid)
+    if layout.sliced:
+        start, size = page.number(273, 0), page.number(279, 0)
+        places = page.values(SLICE_STARTS, MAX_SLICES).astype(np.int64)
+        sizes = np.diff(places, append=size)
+        if len(places) != count or (sizes < 0).any():
+            raise DamagedError(f"{len(places)} slices are said to be {layout.grid}", offset=page.offset)
+        return start + places, sizes
     starts, sizes = (page.values(tag, count) for tag in ((324, 325) if tiled else (273, 279)))
     if not len(sizes) and len(starts) == count == 1 and layout.plain:
         sizes = np.array([math.prod(layout.shape) * np.dtype(layout.dtype).itemsize])
@@ -333,15 +375,20 @@ class Pages(ChunkedArray):
 
 def jpeg_of(layout: Layout, data: U8) -> U8:
     """Return a tile as a JPEG that stands alone: with the tables of its page, and what its colours mean."""
-    tables = (
-        layout.tables[2:-2] if layout.tables[:2] == b"\xff\xd8" and layout.tables[-2:] == b"\xff\xd9" else b""
-    )
-    if data[:2].tobytes() != b"\xff\xd8":
+    if layout.sliced:
+        ends = data[-2:].tobytes() in RESTARTS
+        parts = [layout.tables, (data[:-2] if ends else data).tobytes(), EOI]
+        return np.frombuffer(SOI + _colours(layout) + b"".join(parts)[2:], np.uint8)
+    tables = layout.tables[2:-2] if layout.tables[:2] == SOI and layout.tables[-2:] == EOI else b""
+    if data[:2].tobytes() != SOI:
         raise DamagedError("it is no JPEG")
-    colours = (
-        ADOBE + struct.pack("B", layout.photometric == YCBCR) if layout.photometric in (RGB, YCBCR) else b""
-    )
-    return np.concatenate([np.frombuffer(b"\xff\xd8" + colours + tables, np.uint8), data[2:]])
+    return np.concatenate([np.frombuffer(SOI + _colours(layout) + tables, np.uint8), data[2:]])
+
+
+def _colours(layout: Layout) -> bytes:
+    """Return the marker that says what three colours mean."""
+    known = layout.photometric in (RGB, YCBCR)
+    return ADOBE + struct.pack("B", layout.photometric == YCBCR) if known else b""
 
 
 def _lerc(data: U8, out: AnyArray) -> AnyArray:

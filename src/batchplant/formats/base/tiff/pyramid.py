@@ -118,7 +118,9 @@ def _layout(page: Directory, order: str) -> Layout | None:
 
 def _is_level(full: Layout, last: Layout, layout: Layout) -> bool:
     """True for the same image, smaller than the last level."""
-    alike = all(getattr(full, name) == getattr(layout, name) for name in ("axes", "dtype", "tiled"))
+    # The lowest levels of NDPI have no slices.
+    names = ("axes", "dtype") if full.sliced else ("axes", "dtype", "tiled")
+    alike = all(getattr(full, name) == getattr(layout, name) for name in names)
     (height, width), (h, w), (before_h, before_w) = full.size, layout.size, last.size
     smaller = h <= before_h and w <= before_w and (h, w) != (before_h, before_w)
     off = min(abs(w - width * h / height), abs(h - height * w / width))
