@@ -220,7 +220,6 @@ FORMAT = Format(
     suffixes=(SUFFIX,),
     spec="https://github.com/Blosc/c-blosc2/blob/main/README_B2ND_METALAYER.rst",
     reader=B2ndReader,
-    writer=None,
     sniff=sniff,
     kinds=(Tensor, Text),
     folder=None,

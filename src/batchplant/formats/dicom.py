@@ -328,7 +328,6 @@ FORMAT = Format(
     suffixes=SUFFIXES,
     spec="https://www.dicomstandard.org/current",
     reader=DicomReader,
-    writer=None,
     sniff=sniff,
     kinds=(Tensor, Text),
     folder=None,

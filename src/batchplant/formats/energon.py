@@ -259,7 +259,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://nvidia.github.io/Megatron-Energon/",
     reader=EnergonReader,
-    writer=None,
     sniff=sniff,
     kinds=EVERY_KIND,
     optional=True,

@@ -195,7 +195,6 @@ FORMAT = Format(
     suffixes=(".gguf",),
     spec="https://github.com/ggml-org/ggml/blob/master/docs/gguf.md",
     reader=GgufReader,
-    writer=None,
     sniff=sniff,
     only=TENSORS,
     notes="named tensors, quantised ones as blocks of bytes, used in place",

@@ -126,7 +126,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://kaldi-asr.org/doc/data_prep.html",
     reader=KaldiReader,
-    writer=None,
     sniff=sniff,
     kinds=(Audio, Float, Text),
     optional=True,

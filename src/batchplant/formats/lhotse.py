@@ -239,7 +239,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://lhotse.readthedocs.io/en/latest/cuts.html",
     reader=LhotseReader,
-    writer=None,
     sniff=sniff,
     kinds=(Audio, Float, Text, Json),
     optional=True,

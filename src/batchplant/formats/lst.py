@@ -82,7 +82,6 @@ FORMAT = Format(
     suffixes=(".lst",),
     spec="https://mxnet.apache.org/versions/1.9.1/api/faq/recordio.html",
     reader=LstReader,
-    writer=None,
     kinds=(Image, Float, Tensor, Int),
     notes="read only; convert it to .rec, as im2rec does",
     can=Capabilities(

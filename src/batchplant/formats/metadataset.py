@@ -188,7 +188,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://nvidia.github.io/Megatron-Energon/basic/metadataset.html",
     reader=MetadatasetReader,
-    writer=None,
     sniff=sniff,
     kinds=EVERY_KIND,
     optional=True,

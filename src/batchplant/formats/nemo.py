@@ -130,7 +130,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://docs.nvidia.com/nemo-framework/user-guide/latest/nemotoolkit/asr/datasets.html",
     reader=NemoReader,
-    writer=None,
     sniff=sniff,
     kinds=(Audio, Float, Int, Text),
     optional=True,

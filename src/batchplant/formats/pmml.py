@@ -212,7 +212,6 @@ FORMAT = Format(
     suffixes=(".pmml",),
     spec="https://dmg.org/pmml/v4-4-1/GeneralStructure.html",
     reader=PmmlReader,
-    writer=None,
     sniff=sniff,
     kinds=(Text, Json),
     notes="read only: the fields that a model knows; what it is and how large is in the facts",

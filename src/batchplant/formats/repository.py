@@ -141,7 +141,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://huggingface.co/docs/hub/datasets-manual-configuration",
     reader=RepositoryReader,
-    writer=None,
     sniff=sniff,
     kinds=EVERY_KIND,
     optional=True,

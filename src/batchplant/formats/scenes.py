@@ -451,7 +451,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://docs.ogc.org/is/19-008r4/19-008r4.html",
     reader=SceneReader,
-    writer=None,
     kinds=(Int, Float, Bool, Tensor, Text),
     folder=None,
     extra="tiff",

@@ -281,7 +281,6 @@ FORMAT = Format(
     suffixes=(".sqlite", ".sqlite3", ".db"),
     spec="https://www.sqlite.org/fileformat2.html",
     reader=SqliteReader,
-    writer=None,
     sniff=sniff,
     kinds=(Bool, Bytes, Float, Image, Int, Json, Text),
     optional=True,

@@ -248,7 +248,6 @@ FORMAT = Format(
     suffixes=(".tif", ".tiff", ".btf", ".svs", ".ndpi"),
     spec="https://www.loc.gov/preservation/digital/formats/fdd/fdd000022.shtml",
     reader=TiffReader,
-    writer=None,
     sniff=sniff,
     kinds=(Int, Float, Bool, Tensor, Image),
     extra="tiff",

@@ -115,7 +115,6 @@ FORMAT = Format(
     suffixes=tuple(SUFFIXES),
     spec="https://developer.apple.com/documentation/quicktime-file-format",
     reader=VideoReader,
-    writer=None,
     sniff=sniff,
     kinds=(Tensor, Float),
     extra="video",

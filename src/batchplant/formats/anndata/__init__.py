@@ -446,7 +446,6 @@ FORMAT = Format(
     suffixes=(".h5ad",),
     spec="https://anndata.readthedocs.io/en/latest/fileformat-prose.html",
     reader=AnnDataReader,
-    writer=None,
     sniff=sniff,
     kinds=(Sparse, Tensor, Int, Float, Bool, Text),
     optional=True,

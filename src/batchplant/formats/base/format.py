@@ -130,7 +130,7 @@ class Format:
     - title: description in a few words, for tables.
     - suffixes: those of its files, the usual one first; empty where there is none.
     - spec: URL of the specification.
-    - reader, writer: classes that read and write it; the writer is None for a format that is only read.
+    - reader, writer: classes that read and write it; no writer, a format that is only read.
     - sniff: function from a :class:`Probe` to whether the content is this format's (default: no magic).
     - kinds: kinds of fields that it can hold.
     - optional: whether fields may have missing values.
@@ -156,7 +156,7 @@ class Format:
     suffixes: tuple[str, ...]
     spec: str
     reader: type[Reader]
-    writer: type[Writer] | None
+    writer: type[Writer] | None = None
     _: dataclasses.KW_ONLY
     sniff: Callable[[Probe], bool] = never
     kinds: tuple[type[Field], ...] = ()

@@ -466,7 +466,6 @@ FORMAT = Format(
     suffixes=SUFFIXES,
     spec="https://nifti.nimh.nih.gov/",
     reader=NiftiReader,
-    writer=None,
     sniff=sniff,
     kinds=(Tensor, Text, Int, Float, Json),
     optional=True,

@@ -105,7 +105,6 @@ FORMAT = Format(
     suffixes=(),
     spec="https://docs.pytorch.org/vision/stable/datasets.html",
     reader=PublishedReader,
-    writer=None,
     sniff=sniff,
     kinds=(Image, Audio, Int, Text),
     folder=None,

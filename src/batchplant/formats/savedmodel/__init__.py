@@ -307,7 +307,6 @@ FORMAT = Format(
     suffixes=(".index",),
     spec="https://www.tensorflow.org/guide/saved_model",
     reader=SavedModelReader,
-    writer=None,
     sniff=sniff,
     folder=None,
     only=TENSORS,
