@@ -786,3 +786,39 @@ def test_netcdf(tmp_path):
         assert data.attributes["t2m"]["_ARRAY_DIMENSIONS"] == ["time", "lat", "lon"]
     with bp.open(path, decode=False, fields=["lat", "lon"]) as data:
         assert len(data) == 3
+
+
+def test_netcdf_3_is_named(tmp_path):
+    path = tmp_path / "a.nc"
+    path.write_bytes(b"CDF\1" + bytes(60))
+    with pytest.raises(bp.SchemaError, match="nccopy"):
+        bp.open(path)
+
+
+@pytest.mark.reference
+def test_values_are_those_of_netcdf4(tmp_path):
+    netcdf = pytest.importorskip("netCDF4")
+    rng = np.random.default_rng(3)
+    with netcdf.Dataset(tmp_path / "a.nc4", "w") as out:
+        for name, length in (("time", None), ("lat", 5), ("lon", 7)):
+            out.createDimension(name, length)
+            out.createVariable(name, "f8", (name,))[:] = np.arange(6 if length is None else length)
+        options = (
+            {"zlib": True, "chunksizes": (2, 5, 7)},
+            {"shuffle": True, "zlib": True, "fletcher32": True},
+            {},
+        )
+        for number, (dtype, option) in enumerate(zip((">i2", ">f4", ">i1"), options, strict=True)):
+            packed = out.createVariable(
+                f"v{number}", dtype, ("time", "lat", "lon"), fill_value=9, endian="big", **option
+            )
+            if dtype != ">f4":
+                packed.scale_factor, packed.add_offset = 0.5, 100.0
+            packed[:] = np.ma.masked_array(
+                100 + rng.integers(0, 40, (6, 5, 7)) * 0.5, rng.random((6, 5, 7)) < 0.2
+            )
+    with netcdf.Dataset(tmp_path / "a.nc4") as file, bp.open(tmp_path / "a.nc4", decode=True) as data:
+        assert list(data.schema) == ["time", "v0", "v1", "v2"]
+        for name in data.schema:
+            wanted = np.ma.filled(file[name][:].astype("f8"), np.nan)
+            assert np.allclose(data.read(range(6))[name], wanted, equal_nan=True)

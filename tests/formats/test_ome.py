@@ -66,6 +66,64 @@ def test_channels(image):
             assert np.array_equal(sample["image"][0, :, 0], wanted)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_labels_without_channels(whole, version, tmp_path):
+    values = RNG.integers(0, 60000, (3, 4, 45, 61)).astype("u2")
+    masks = (values[0] > 30000).astype("u1")
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    put(root, [values], version, AXES[1:])
+    put(root.require_group("labels/plain"), [masks], version, AXES[2:])
+    put(root.require_group("labels/single"), [masks[None]], version, AXES[1:])
+    if whole:
+        # One chunk, as writers leave small arrays.
+        for name, array in (("0", values), ("labels/plain/0", masks)):
+            root.create_array(name, data=array, chunks=array.shape, overwrite=True, compressors=None)
+    with bp.open(tmp_path / "a.zarr") as data:
+        assert len(data) == 3
+        for name in ("labels.plain", "labels.single"):
+            assert np.array_equal(np.asarray(data.array(name)), np.stack([masks] * 3))
+            assert np.array_equal(data[2][name], masks)
+    with bp.open(tmp_path / "a.zarr", channels=[2, 0]) as data:
+        assert np.array_equal(np.asarray(data.array("image")), values[[2, 0]])
+        assert np.array_equal(data[1]["image"], values[0])
+        patches = bp.Patches(data, ["image", "labels.plain"], size=(1, 2, 16, 16), random=5)
+        for sample in patches:
+            c, z, y, x = sample["position"]
+            assert np.array_equal(sample["image"][0], values[[2, 0][c], z : z + 2, y : y + 16, x : x + 16])
+            assert np.array_equal(sample["labels.plain"][0], masks[z : z + 2, y : y + 16, x : x + 16])
+
+
+def test_series_of_bioformats2raw(version, tmp_path):
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    values = RNG.integers(0, 255, (2, 20, 30)).astype("u1")
+    for name in "01":
+        put(root.require_group(name), [values], version, AXES[1:2] + AXES[3:])
+    layout = {"bioformats2raw.layout": 3}
+    root.attrs.update({"ome": layout} if version == 3 else layout)
+    with pytest.raises(bp.SchemaError, match="0, 1"):
+        bp.open(tmp_path / "a.zarr")
+    assert np.array_equal(bp.open(tmp_path / "a.zarr/1")[1]["image"], values[1])
+
+
+@pytest.mark.reference
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_images_of_ome_zarr(version, tmp_path):
+    """Values and levels that the library of OME writes and reads."""
+    writer, formats = (pytest.importorskip(f"ome_zarr.{part}") for part in ("writer", "format"))
+    format = formats.FormatV04() if version == 2 else formats.FormatV05()
+    values = RNG.integers(0, 60000, (3, 5, 65, 70)).astype("u2")
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    writer.write_image(values, root, axes="czyx", fmt=format)
+    writer.write_labels((values[0] > 30000).astype("i4"), root, name="cells", axes="zyx", fmt=format)
+    attributes = root.attrs.asdict()
+    levels = (attributes.get("ome") or attributes)["multiscales"][0]["datasets"]
+    for level, entry in enumerate(levels):
+        with bp.open(tmp_path / "a.zarr", level=level) as data:
+            assert np.array_equal(np.asarray(data.array("image")), root[entry["path"]][...])
+            labels = root[f"labels/cells/{entry['path']}"][...]
+            assert np.array_equal(data.array("labels.cells")[1], labels)
+
+
 def test_a_plate(version, tmp_path):
     root = zarr.open_group(tmp_path / "p.zarr", mode="w", zarr_format=version)
     fields, wells = [], []

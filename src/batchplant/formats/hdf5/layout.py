@@ -133,7 +133,12 @@ def _number(kind: Any) -> tuple[AnyDType, tuple[str, ...] | None]:
     dtype = np.dtype(kind.dtype)
     strange = dtype.itemsize != kind.get_size() or dtype.kind not in "biufc"
     if isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
-        strange = strange or not kind.equal(h5py.h5t.py_create(dtype))
+        plain = h5py.h5t.py_create(dtype)
+        if dtype.itemsize == 1 and not strange:
+            # Single bytes of netCDF may have an order.
+            plain = plain.copy()
+            plain.set_order(kind.get_order())
+        strange = strange or not kind.equal(plain)
     if strange:
         raise SchemaError(f"numbers of {kind.get_size()} bytes with a layout of their own are not read")
     names = h5py.check_enum_dtype(dtype) if dtype.kind in "iu" else None
@@ -373,6 +378,9 @@ def _asked(path: str, source: Source, ask: Callable[[Any], T], *, swmr: bool = F
             raise failed from None
         if swmr and "SWMR" in str(error).upper():
             raise OptionError(f"it cannot be read while it is written: {error}", path=path) from None
+        if source.size >= 4 and source.view(0, 3).tobytes() == b"CDF":
+            message = "this is NetCDF 3, and NetCDF 4 is needed: nccopy -k nc4 OLD NEW writes it"
+            raise SchemaError(message, path=path) from None
         raise DamagedError(f"not an HDF5 file that can be read: {error}", path=path) from None
     except Exception as error:
         raise DamagedError(

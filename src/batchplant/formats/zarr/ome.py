@@ -11,6 +11,8 @@ from ...order.keyed import whole
 from ..base.arrays import ChunkLocation, Grid, Grids, Index
 
 IMAGE, LABELS = "image", "labels"
+# Groups with numbers are images, and nothing says that they are alike.
+SERIES = "bioformats2raw.layout"
 MAX_WELLS = 100_000
 
 Attributes = Callable[[str], Mapping[str, Any]]
@@ -18,7 +20,7 @@ Attributes = Callable[[str], Mapping[str, Any]]
 
 def is_ome(attributes: Mapping[str, Any]) -> bool:
     """True for the attributes of an image or of a plate."""
-    return bool({"multiscales", "plate"} & _ome(attributes).keys())
+    return bool({"multiscales", "plate", SERIES} & _ome(attributes).keys())
 
 
 def choose(grids: Grids, attributes_of: Attributes, level: int, channels: Sequence[int] | None) -> Grids:
@@ -27,11 +29,17 @@ def choose(grids: Grids, attributes_of: Attributes, level: int, channels: Sequen
         ome = _ome(attributes_of(""))
         if "plate" in ome:
             return {IMAGE: _stacked(_plate(ome["plate"], grids, attributes_of, level, channels))}
-        fields = {IMAGE: _level(ome, "", grids, level, channels)}
+        if SERIES in ome:
+            images = sorted({path.split("/")[0] for path in grids if "/" in path})
+            raise SchemaError(f"it holds the images {', '.join(images[:20])}: open one of them, as PATH/0")
+        image, axes = _level(ome, "", grids, level, channels), _axes(ome["multiscales"][0])
+        fields = {IMAGE: image}
         for name in sorted({path.split("/")[1] for path in grids if path.startswith(f"{LABELS}/")}):
             inner = _ome(attributes_of(f"{LABELS}/{name}"))
             if "multiscales" in inner:
-                fields[f"{LABELS}/{name}"] = _level(inner, f"{LABELS}/{name}/", grids, level, None)
+                labels = _level(inner, f"{LABELS}/{name}/", grids, level, None)
+                own = _axes(inner["multiscales"][0])
+                fields[f"{LABELS}/{name}"] = _aligned(labels, own, image, axes)
         return fields
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DamagedError(f"its metadata of OME is damaged: {error!r}") from None
@@ -48,7 +56,8 @@ def pyramid(
 
 
 def _axes(multiscale: Mapping[str, Any]) -> list[str]:
-    return [axis["name"] if isinstance(axis, dict) else axis for axis in multiscale["axes"]]
+    """Return the names of the axes; none in versions that had no names."""
+    return [axis["name"] if isinstance(axis, dict) else axis for axis in multiscale.get("axes") or ()]
 
 
 def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,14 +87,56 @@ def _of_channels(grid: Grid, axis: int, channels: Sequence[int]) -> Grid:
     numbers, locate = [whole("channels", channel, 0) for channel in channels], grid.locate
     if not numbers or max(numbers) >= grid.shape[axis]:
         raise OptionError(f"channels are some of {grid.shape[axis]}, from 0 on, not {list(channels)}")
+    count = len(numbers)
+    if grid.chunks[axis] >= grid.shape[axis]:
+        # A chunk has all channels.
+        shape, chunks = ((*sizes[:axis], count, *sizes[axis + 1 :]) for sizes in (grid.shape, grid.chunks))
+        return dataclasses.replace(
+            grid, shape=shape, chunks=chunks, plain=False, coding=None, header=None,
+            decode=lambda data: grid.decode(data).take(numbers, axis),
+        )  # fmt: skip
     if grid.chunks[axis] != 1:
-        raise OptionError(f"its chunks hold {grid.chunks[axis]} channels: choose among what is read")
+        raise OptionError(
+            f"its chunks hold {grid.chunks[axis]} of {grid.shape[axis]} channels: choose among what is read"
+        )
 
     def located(index: Index) -> ChunkLocation | None:
         return locate((*index[:axis], numbers[index[axis]], *index[axis + 1 :]))
 
-    shape = (*grid.shape[:axis], len(numbers), *grid.shape[axis + 1 :])
+    shape = (*grid.shape[:axis], count, *grid.shape[axis + 1 :])
     return dataclasses.replace(grid, shape=shape, locate=located)
+
+
+def _aligned(labels: Grid, axes: Sequence[str], image: Grid, image_axes: Sequence[str]) -> Grid:
+    """Return labels with all axes of the image, repeated along those that they lack, as channels."""
+    common = [axis for axis in image_axes if axis in axes]
+    if list(axes) != common or len(axes) != len(labels.shape) or len(image_axes) != len(image.shape):
+        return labels
+    # For each axis of the image that of the labels, and where it is among those of the image.
+    own: list[int | None] = []
+    places: list[int | None] = [None] * len(axes)
+    for number, (axis, size) in enumerate(zip(image_axes, image.shape, strict=True)):
+        own_axis = axes.index(axis) if axis in axes else None
+        # One of length 1 is repeated, too.
+        if own_axis is not None and (
+            labels.shape[own_axis] != 1 or labels.chunks[own_axis] != 1 or size == 1
+        ):
+            places[own_axis] = number
+        else:
+            own_axis = None
+        own.append(own_axis)
+    if None not in own:
+        return labels
+    shape = tuple(size if n is None else labels.shape[n] for n, size in zip(own, image.shape, strict=True))
+    chunks = tuple(1 if n is None else labels.chunks[n] for n in own)
+
+    def locate(index: Index) -> ChunkLocation | None:
+        return labels.locate(tuple(0 if place is None else index[place] for place in places))
+
+    return dataclasses.replace(
+        labels, shape=shape, chunks=chunks, locate=locate, per_file=1,
+        decode=lambda data: labels.decode(data).reshape(chunks),
+    )  # fmt: skip
 
 
 def wells(plate: Mapping[str, Any], attributes_of: Attributes) -> list[str]:
