@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from batchplant.storage.remote.fetch import fetcher
 from http_messages import CHUNK_BYTES, Head, address, body, byte_range
 from processes import PATIENCE
+
+# How long a reset waits for requests; some stall on purpose.
+SETTLE_SECONDS = 1.0
 
 
 @dataclasses.dataclass
@@ -174,7 +178,10 @@ class Proxy:
     # What came.
 
     def reset(self) -> None:
-        """No requests yet, no rules."""
+        """No requests yet, no rules. Readers that are closed may have asked for more: those come first."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while fetcher().pending and time.monotonic() < end:
+            time.sleep(0.001)
         with self._changed:
             self.requests, self._rules, self.most_in_flight = [], [], self._in_flight
         self._released.clear()

@@ -170,6 +170,11 @@ class Fetcher:
     def in_flight(self) -> int:
         return self._controller.limit
 
+    @property
+    def pending(self) -> int:
+        """Number of tasks that wait or run; nobody may wait for their answers any more."""
+        return len(self._queue) + len(self._running)
+
     def submit(self, run: Callable[[], Any], size: int, urgency: float = 0.0) -> Task:
         """Queue a task; a small ``urgency`` goes first."""
         task = Task(run, size, urgency)
