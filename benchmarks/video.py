@@ -89,21 +89,21 @@ def far(folder: Path, rounds: int, quick: bool) -> Results:
     speeds: dict[str, list[float]] = {"local": [], "S3": []}
     with serving(folder) as servers, environment(servers, folder / "home"):
         urls = [f"s3://films/{Path(path).name}" for path in paths]
-        fetched, needed, whole_groups = [], 0, 0
+        fetched, requests, needed, whole_groups = [], [], 0, 0
         for _ in range(rounds):
             for name, source in (("local", paths), ("S3", urls)):
                 servers.begin(DELAY_SECONDS)
                 with bp.open(source) as reader:
                     chosen = reader.subset(rows)
                     loader = bp.Loader(chosen, 16, order="random", seed=1)
-                    iterator = iter(loader)
-                    next(iterator)
                     began = time.perf_counter()
-                    count = sum(len(batch["frame"]) for batch in iterator)
+                    count = sum(len(batch["frame"]) for batch in loader)
                     speeds[name].append(count / (time.perf_counter() - began))
                     loader.close()
                     if name == "S3":
-                        fetched.append(servers.counted(DELAY_SECONDS)["bytes"])
+                        counted = servers.counted(DELAY_SECONDS)
+                        fetched.append(counted["bytes"])
+                        requests.append(counted["requests"])
                         needed = chosen.ranges(["frame"]).bytes
                         groups = reader.blocks()
                         touched = np.flatnonzero(np.isin(groups, groups[rows]))
@@ -116,6 +116,8 @@ def far(folder: Path, rounds: int, quick: bool) -> Results:
         "bytes fetched : packets needed": statistics.median(fetched) / needed,
         "bytes fetched : groups of pictures": statistics.median(fetched) / whole_groups,
         "bytes needed : files": needed / size,
+        "requests": statistics.median(requests),
+        "samples": len(rows),
     }
 
 

@@ -8,6 +8,9 @@ const PAD = { left: 46, right: 10, top: 8, bottom: 30 };
 /** The class that gives the colour of series N; what comes after the last colour shares a grey one. */
 export const colour = (index) => (index < COLOURS ? `c${index + 1}` : "c0");
 
+/** The class of line N: behind the last colour they begin anew, dashed. */
+const stroke = (index) => `${colour(index % COLOURS)}${index < COLOURS ? "" : ".dashed"}`;
+
 /** A number in few letters, for an axis. */
 export function short(value) {
   if (typeof value !== "number") return String(value);
@@ -54,8 +57,8 @@ export function table(head, rows, summary = "As a table") {
   } }, h("summary", {}, summary), inside);
 }
 
-export function legend(names, note = () => null) {
-  return h("ul.plot-legend", {}, names.map((name, at) => h("li", {}, h(`span.swatch.${colour(at)}`, { "aria-hidden": "true" }), name, note(at))));
+export function legend(names, note = () => null, of = colour) {
+  return h("ul.plot-legend", {}, names.map((name, at) => h("li", {}, h(`span.swatch.${of(at)}`, { "aria-hidden": "true" }), name, note(at))));
 }
 
 /** Values and how often they are there, one bar below the other. items: {label, value, pick, note, colour} */
@@ -186,14 +189,14 @@ export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xna
       });
       return [
         area && path && series.length === 1 && svg(`path.area.${colour(at)}`, { d: `${path}V${view.bottom}H${view.x(one.x[0]).toFixed(1)}Z` }),
-        svg(`path.line.${colour(at)}`, { d: path || "M0 0" }),
+        svg(`path.line.${stroke(at)}`, { d: path || "M0 0" }),
       ];
     });
     place();
     const events = pick ? { onpointerdown: point, onpointermove: point } : {};
     return svg(pick ? "svg.picks" : "svg", { width, height, role: "img", "aria-label": label, ...events }, view.parts, drawn, cursor);
   });
-  const element = series.length > 1 ? h("div", {}, chart, legend(series.map((one) => one.name))) : chart;
+  const element = series.length > 1 ? h("div", {}, chart, legend(series.map((one) => one.name), undefined, stroke)) : chart;
   return Object.assign(element, { mark: (x) => { marked = x; place(); } });
 }
 
