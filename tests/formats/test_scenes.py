@@ -166,6 +166,8 @@ def test_tissue(tmp_path):
         assert (glass[y : y + 32, x : x + 32, 1] < 200).mean() > 0.6
     with pytest.raises(bp.OptionError, match="tiles=True"):
         bp.open(path, tissue=0.5)
+    with pytest.raises(bp.OptionError, match="height, width"):
+        reader.tissue((32, 32, 3))
 
 
 def test_plain_tiles_are_images(tmp_path):
@@ -210,7 +212,7 @@ def test_georeference(tmp_path):
         rows, columns = data.window_of((UTM[0] + 100, UTM[1] - 355, UTM[0] + 200, UTM[1] - 50))
         assert (rows, columns) == (slice(5, 36), slice(10, 20))
         assert np.array_equal(data.array("data")[rows, columns], values[5:36, 10:20])
-        for bounds in ((0, 0, 1, 1), (3, 3, 1, 1), (np.nan, 0, 1, 1)):
+        for bounds in ((0, 0, 1, 1), (3, 3, 1, 1), (np.nan, 0, 1, 1), (0, 0, 1), "abcd", 7):
             with pytest.raises(bp.OptionError, match="bounds"):
                 data.window_of(bounds)
     path = written(tmp_path / "b.tif", values, extratags=geotags(point=True))
@@ -428,6 +430,11 @@ def test_items_of_stac(suffix, scenes):
         assert np.array_equal(data[1]["data"], values[0][1])
     with pytest.raises(bp.OptionError, match=r"visual, scl"):
         bp.open(document, format="scenes")
+    for wrong in ({"assets": {}}, {"assets": {"crs": "visual"}}, {"assets": "scl", "pairs": ["images"]}):
+        with pytest.raises(bp.OptionError):
+            bp.open(document, format="scenes", **wrong)
+    with pytest.raises(bp.OptionError, match="STAC"):
+        bp.open(path, format="scenes", assets="visual")
     with pytest.raises(bp.DamagedError, match="'nir'"):
         bp.open(document, format="scenes", assets=["nir"])
 

@@ -110,9 +110,13 @@ class SceneReader(Reader):
         with on_error(self.close, path=path):
             self._texts: dict[str, list[str]] = {}
             if path.lower().endswith(MANIFESTS):
+                if pairs is not None:
+                    raise OptionError("pairs are of folders; of items of STAC, choose assets")
                 self._open_items(assets, outside)
-            else:
+            elif assets is None and outside is False:
                 self._open_folder(pairs)
+            else:
+                raise OptionError(f"assets and outside are for items of STAC ({', '.join(MANIFESTS)})")
             self._scenes, self._starts, self._sizes = self._remembered(index)
             self.schema = self._schema()
             self.length = self._pyramids = len(next(iter(self._files.values())))
@@ -155,6 +159,8 @@ class SceneReader(Reader):
             entries = tree.entries_below(self.path)
             return {name: entry for name, entry in entries if wanted(name) and "/." not in f"/{name}"}
         if not os.path.isdir(self.path):
+            if not os.path.lexists(self.path):
+                raise NotFoundError("no such folder")
             raise DamagedError("a folder of TIFF files is needed")
         files, entries_by_name = LocalFiles(self.path), {}
         for name in files.walk(wanted, ""):
@@ -266,6 +272,9 @@ class SceneReader(Reader):
             shape = tuple(None if axis in "YX" else size for axis, size in sizes)
             fields[field] = Tensor(np.dtype(first.dtype).name, shape)
         texts = {name: Text() for name in self._texts}
+        clash = fields.keys() & {*texts, FILE_NAME, TRANSFORM, CRS, NODATA}
+        if clash:
+            raise OptionError(f"a field cannot be called {min(clash)!r}: scenes have one of their own")
         return Schema(
             {
                 **fields,
@@ -421,6 +430,8 @@ def hrefs_of(items: Sequence[Mapping[str, Any]], assets: Assets) -> dict[str, li
         chosen = names[0] if assets is None else assets
         fields = {DATA: chosen} if isinstance(chosen, str) else chosen
         fields = fields if isinstance(fields, Mapping) else {name: name for name in fields}
+        if not fields:
+            raise OptionError("assets names no asset")
         for field, name in fields.items():
             hrefs[field] = []
             for number, item in enumerate(items):

@@ -208,6 +208,8 @@ class Tissue:
     """
 
     def __init__(self, thumbnail: AnyArray, size: Sequence[int], box: Sequence[int], share: float) -> None:
+        if len(box) != 2:
+            raise OptionError(f"tissue is found in boxes of (height, width), not of {tuple(box)}")
         if not 0 < share <= 1:
             raise OptionError(f"tissue is a share between 0 and 1, not {share!r}")
         if thumbnail.dtype != np.uint8:

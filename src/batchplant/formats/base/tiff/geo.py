@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import DamagedError, OptionError
+from ....errors import DamagedError, OptionError, exceptions_as
 from .directory import Directory
 
 PIXEL_SCALE, TIEPOINTS, TRANSFORMATION, GEO_KEYS, GEO_TEXTS = 33550, 33922, 34264, 34735, 34737
@@ -89,7 +89,8 @@ def window(transform: Transform | None, size: Sequence[int], bounds: Sequence[fl
     if transform is None:
         raise OptionError("it has no georeference: windows are by pixels only")
     a, b, c, d, e, f = transform
-    left, bottom, right, top = map(float, bounds)
+    with exceptions_as(OptionError, "bounds are (left, bottom, right, top)", ValueError, TypeError):
+        left, bottom, right, top = map(float, bounds)
     if not (left < right and bottom < top):
         raise OptionError(f"bounds are (left, bottom, right, top), not {tuple(bounds)}")
     x, y, det = (
