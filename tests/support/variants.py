@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 # Suffixes that are other names for another one of their format.
-_ALIASES = "feather ipc hdf5 he5 ndjson mpk pq pickle pth tfrecords tfrec tgz tab"
+_ALIASES = "feather ipc hdf5 he5 nc nc4 mat ndjson mpk pq pickle pth ckpt tfrecords tfrec tgz tab arrayrecord"
+# Other names for those whose compressed files are tried.
+_ALIASES_COMPRESSED = ("tsv", "json")
 
 
 def is_alias(suffix: str) -> bool:
     """Return whether ``make test`` can do without a suffix: another has the same format and compression."""
     first, *compression = suffix.split(".")[1:] or [""]
-    return first in _ALIASES.split() or (first == "tsv" and bool(compression))
+    return first in _ALIASES.split() or (first in _ALIASES_COMPRESSED and bool(compression))
 
 
 def exhaustive(*values: Any) -> list[Any]:
