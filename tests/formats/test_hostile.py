@@ -157,7 +157,7 @@ SHARDED = sorted(
 
 
 @pytest.mark.parametrize("name", SHARDED)
-@pytest.mark.parametrize("pattern", ["folder", "glob"])
+@pytest.mark.parametrize("pattern", ["folder", *exhaustive("glob")])
 def test_a_folder_in_place_of_a_shard(name, pattern, tmp_path):
     suffix = all_formats()[name].suffixes[0]
     with bp.create(tmp_path / f"s{suffix}", {"x": bp.Int()}, format=name, shard_samples=2) as out:
