@@ -11,6 +11,7 @@ import pytest
 
 import batchplant as bp
 import repository
+from batchplant.loading.recording import fingerprint
 from batchplant.storage import open_source, tree
 from batchplant.storage.remote.clients import client_of
 from hub import REPOSITORY, Hub, hub_server
@@ -116,6 +117,19 @@ def test_a_branch_that_moves_changes_nothing_for_this_process(hub: Hub) -> None:
     assert read(hub, f"{URL}@{'b' * 40}/large.bin", 4990) == b"x" * 10
     # A commit needs no request to be resolved.
     assert hub.count("/revision/") == 1
+
+
+def test_the_record_of_a_run_has_the_commit(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    put(hub, "a.csv", b"n\n1\n2\n")
+    before = fingerprint(bp.open(f"{URL}/a.csv"))
+    assert before["commits"] == {URL: "a" * 40}
+    hub.commits |= {"main": "b" * 40, "before": "a" * 40}
+    # Of another process, as it were: this one stays at the commit that it has seen.
+    assert fingerprint(bp.open(f"{URL}/a.csv")) == before
+    after = fingerprint(bp.open(f"{URL}@main/a.csv"))
+    assert list(after["commits"].values()) == ["b" * 40]
+    assert after["digest"] != before["digest"]
 
 
 def test_datasets_are_opened_in_place(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ is. Only rank 0 writes the file, since the batches of all ranks follow from it. 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..errors import AccessError, BusyError, OptionError, Problem, exceptions_as
 from ..storage import is_remote, platform
+from ..storage.remote.clients import client_of
 from .node.recipe import RecipeEncoder
 from .node.wire import NotPlainError
 
@@ -206,18 +208,29 @@ def leaves(reader: Reader) -> Iterator[Reader]:
 
 
 def fingerprint(reader: Reader) -> dict[str, Any]:
-    """Return what tells a dataset from others: samples, fields, and names, sizes and times of its files."""
+    """Return what tells a dataset from others: samples, fields, and names, sizes and times of its files.
+
+    Of the Hugging Face Hub it is the commit that the revision named when the dataset was opened.
+    """
     files: list[tuple[str, int, int]] = []
+    commits: dict[str, str] = {}
     samples = reader.planned_length if isinstance(reader, Mix) else len(reader)
     for leaf in leaves(reader):
         if not is_remote(leaf.path):
             files += _tagged(leaf.path, TAGGED_FILES - len(files))
-    digest = hashlib.sha256(json.dumps([reader.schema.to_json(), samples, files]).encode()).hexdigest()
+        elif leaf.path.startswith("hf://"):
+            client = client_of(leaf.path)[0]
+            # Reading the dataset reports a Hub that does not answer.
+            with contextlib.suppress(AccessError):
+                if (commit := client.revision()) is not None:
+                    commits[client.url] = commit
+    facts = [reader.schema.to_json(), samples, files, *([commits] if commits else [])]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     listed = [
         {"path": path, "bytes": size, "mtime_ns": time_ns} for path, size, time_ns in files[:LISTED_FILES]
     ]
     return {"samples": samples, "path": reader.path, "digest": digest, "files": listed,
-            "file count": len(files)}  # fmt: skip
+            "file count": len(files), **({"commits": commits} if commits else {})}  # fmt: skip
 
 
 def _tagged(path: str, count: int) -> list[tuple[str, int, int]]:

@@ -93,6 +93,10 @@ class Client(ABC):
             if name in cls.__dict__:
                 setattr(cls, name, WRAPPERS.get(name, _recorded)(cls.__dict__[name]))
 
+    def revision(self) -> str | None:
+        """Return the version of everything that this client reads; None for a store without versions."""
+        return None
+
     def count(self, answer: Got) -> Got:
         """Count the bytes of an answer, and return it."""
         self.bytes += len(answer.data)

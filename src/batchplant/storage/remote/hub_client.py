@@ -159,6 +159,9 @@ class HubClient(Client):
                 self._commit = self._commit or commit
         return self._commit
 
+    def revision(self) -> str | None:
+        return None if self._kind == "buckets" else self.commit
+
     # -- files -----------------------------------------------------------------------------------------
 
     def _resolve_url(self, name: str) -> str:
