@@ -25,7 +25,7 @@ from _common import all_of, interleaved, others, part_arguments, photos, save, t
 from _record_peers import array_record
 
 import batchplant
-from batchplant.formats.registry import all_formats
+from batchplant.formats import energon
 from batchplant.loading.loader import Loader
 from batchplant.ops import RandomHorizontalFlip, RandomResizedCrop
 
@@ -46,11 +46,16 @@ Results = dict[str, Any]
 def loading(folder: Path, args: argparse.Namespace) -> Results:
     count = BATCH if args.quick else 10 * BATCH
     photos().make_folder(folder / "photos", count, size=256)
-    known = all_formats()
-    files = {format: name for format, name in FILES.items() if format in known and known[format].writer}
-    for format, name in list(files.items()):
+    files = dict(FILES)
+    for format, name in FILES.items():
         try:
-            batchplant.convert(folder / "photos", folder / name)
+            if format == "energon":
+                # Shards of WebDataset, prepared.
+                (folder / name).mkdir()
+                batchplant.convert(folder / "photos", folder / name / "photos.tar")
+                energon.prepare(folder / name)
+            else:
+                batchplant.convert(folder / "photos", folder / name)
         except batchplant.MissingLibraryError as error:
             print(f"  {format} is left out: {error}")
             del files[format]
