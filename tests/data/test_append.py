@@ -29,7 +29,7 @@ from variants import is_alias
 # Formats of tokens have tests of their own, too.
 WRITERS = {name: item for name, item in all_formats().items() if item.writer is not None and not item.fields}
 # Those have transactions of their own; tests/formats/test_lake.py has their tests.
-LAKES = ("delta", "iceberg")
+LAKES = ("delta", "iceberg", "lance")
 APPENDING = sorted(name for name, writer in WRITERS.items() if writer.writer.appends and name not in LAKES)
 OTHERS = sorted(name for name, writer in WRITERS.items() if not writer.writer.appends and name not in LAKES)
 MEDIA = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}

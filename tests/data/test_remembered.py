@@ -18,7 +18,7 @@ from batchplant.storage import index
 
 SCHEMA = Schema(id=Int(), name=Text())
 KINDS = ("delta", "iceberg", "zarr", "n5", "lmdb", "parquet")
-NEEDS = {"delta": "deltalake", "iceberg": "pyiceberg", "parquet": "pyarrow"}
+NEEDS = {"delta": "deltalake", "lance": "lance", "iceberg": "pyiceberg", "parquet": "pyarrow"}
 
 
 @pytest.fixture(autouse=True)
@@ -105,10 +105,10 @@ def test_another_in_its_place(kind: str, tmp_path: Path, scans: list[str]) -> No
     assert scans[:4] == ONCE * 2
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "lance"])
 def test_versions_have_their_own(kind: str, tmp_path: Path, scans: list[str]) -> None:
     path = make(kind, tmp_path, rows(0))
-    option = "version" if kind == "delta" else "snapshot"
+    option = "snapshot" if kind == "iceberg" else "version"
     with bp.open(path) as reader:
         first = {option: int(reader.facts()[option])}
     save(path, [{"id": 3 * n, "name": f"m{n:03}"} for n in range(50)], format=kind, mode="overwrite")

@@ -363,16 +363,16 @@ def test_partitioned_parquet(named: str, bucket: Bucket) -> None:
         assert remote.schema["place"] == bp.Text(optional=True)
 
 
-@pytest.mark.parametrize("name", ["delta", "iceberg"])
+@pytest.mark.parametrize("name", ["delta", "iceberg", "lance"])
 def test_tables_of_lakes(name: str, bucket: Bucket) -> None:
     """Appended to, and an older state of them; a slash at the end."""
-    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[name])
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg", "lance": "lance"}[name])
     path = Path(bucket.root, f"table.{name}")
     fill(path, 0)
     fill(path, 3, mode="append")
     assert numbers(bp.open(f"{bucket.url}/table.{name}/", endpoint=bucket.endpoint)) == list(range(6))
     with bp.open(path) as local:
-        older = {"version": 1} if name == "delta" else {"snapshot": oldest(local)}
+        older = {"version": 1} if name != "iceberg" else {"snapshot": oldest(local)}
     assert numbers(bp.open(f"{bucket.url}/table.{name}", endpoint=bucket.endpoint, **older)) == [0, 1, 2]
     with pytest.raises(bp.OptionError, match="there is no"):
         bp.open(f"{bucket.url}/table.{name}", endpoint=bucket.endpoint, **dict.fromkeys(older, 77))
