@@ -795,8 +795,7 @@ class View(ReaderWrapper):
         if not isinstance(field, Image):
             raise OptionError(f"a mask is an image, and {name!r} is {field}", path=self.path)
         with contextlib.suppress(DataError):
-            cells = self.read(range(min(len(self), MASK_PROBE_SAMPLES)), [name])[name]
-            assert isinstance(cells, Ragged)
+            cells = self.read(range(min(len(self), MASK_PROBE_SAMPLES)), [name]).ragged(name)
             return infer_mask(field, cells)
         return infer_mask(field, Ragged.from_cells([]))
 

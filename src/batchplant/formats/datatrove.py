@@ -16,7 +16,7 @@ from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import DamagedError, on_error
 from ..schema import Field, Schema, Tensor
-from ..schema.columns import I64, Columns, Ragged, as_bytes
+from ..schema.columns import I64, Columns, as_bytes
 from ..storage import beside, open_source, read_beside
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
@@ -107,8 +107,7 @@ class DatatroveWriter(TokenWriter):
         self._file, self._ends = self.partial.spool("tokens"), self.partial.spool("ends")
 
     def _write(self, columns: Columns) -> None:
-        tokens = columns[TOKENS]
-        assert isinstance(tokens, Ragged)
+        tokens = columns.ragged(TOKENS)
         ends = (self._file.size + tokens.offsets[1:]) // self._stored.itemsize
         self._ends.write(as_bytes(ends.astype("<u8")))
         self._file.write(tokens.data)

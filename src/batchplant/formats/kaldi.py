@@ -7,8 +7,6 @@ A line is a name and, behind a space, what it has. A sample is an utterance: a l
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..codecs.text import Texts
@@ -16,7 +14,7 @@ from ..data.keys import FormatKeys
 from ..data.reader import ReaderWrapper
 from ..errors import DamagedError, UnsafeError
 from ..schema import Audio, Field, Float, Text
-from ..schema.columns import AnyArray, Ragged
+from ..schema.columns import AnyArray
 from ..storage import join, like, tree
 from .base.capabilities import Capabilities
 from .base.folders.annotated import KALDI, RECORDINGS, annotated
@@ -60,12 +58,7 @@ class KaldiReader(ReaderWrapper):
         self.format = FORMAT.name
 
     def _keys(self) -> FormatKeys:
-        def cells(rows: Any) -> Ragged:
-            column = self.base.read(rows, [ID])[ID]
-            assert isinstance(column, Ragged)
-            return column
-
-        return FormatKeys(Text(), cells)
+        return FormatKeys(Text(), lambda rows: self.base.read(rows, [ID])[ID])
 
 
 def _refuse_commands(recordings: NamedLines) -> None:

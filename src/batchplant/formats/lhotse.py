@@ -59,8 +59,7 @@ class Cuts(ReaderWrapper):
 
     def parsed(self, rows: I64, field: str) -> list[Any]:
         """Return what a column of JSON has; None where it has nothing."""
-        cells = self.base.read(rows, [field])[field]
-        assert isinstance(cells, Ragged)
+        cells = self.base.read(rows, [field]).ragged(field)
         with exceptions_as(DamagedError, f"{field} is damaged", *NOTE_ERRORS, path=self.path):
             return [None if cell is None else parse(cell.tobytes()) for cell in cells]
 
@@ -189,12 +188,7 @@ class LhotseReader(ReaderWrapper):
         self.format = FORMAT.name
 
     def _keys(self) -> FormatKeys:
-        def cells(rows: I64) -> Ragged:
-            column = self.base.read(rows, ["id"])["id"]
-            assert isinstance(column, Ragged)
-            return column
-
-        return FormatKeys(Text(), cells)
+        return FormatKeys(Text(), lambda rows: self.base.read(rows, ["id"])["id"])
 
 
 def _archives(manifests: list[str], index: str) -> list[Archive]:

@@ -30,7 +30,7 @@ from ..errors import (
     Problem,
 )
 from ..schema import Field, Int, Schema, Tensor
-from ..schema.columns import I64, U8, AnyDType, Columns, Ragged, as_bytes
+from ..schema.columns import I64, U8, AnyDType, Columns, as_bytes
 from ..storage import MappedSource, Partial, Patch, Source, Spool, beside, open_source, tree
 from ..storage.spans import Spans
 from .base.capabilities import Capabilities
@@ -379,8 +379,7 @@ class MegatronWriter(TokenWriter):
         return stored
 
     def _write(self, columns: Columns) -> None:
-        tokens = columns[TOKENS]
-        assert isinstance(tokens, Ragged)
+        tokens = columns.ragged(TOKENS)
         if DOCUMENT in columns:
             self._number(np.asarray(columns[DOCUMENT]))
         if MODE in columns:

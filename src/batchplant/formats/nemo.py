@@ -16,7 +16,7 @@ import numpy as np
 from ..data.reader import Reader, ReaderWrapper, open_reader
 from ..errors import DamagedError, NotFoundError, on_error
 from ..schema import Audio, Float, Int, Text
-from ..schema.columns import I32, I64, Ragged
+from ..schema.columns import I32, I64
 from ..storage import absolute, join, like, parent, tree
 from ..storage.patterns import braces, naturally
 from .base.capabilities import Capabilities
@@ -102,8 +102,7 @@ def _rows(table: Reader, archives: dict[int, Archive]) -> tuple[I32, I64]:
     """Return the archive and the member of every line."""
     sharded = isinstance(table.schema.get(SHARD), Int)
     columns = table.read(range(len(table)), [AUDIO, SHARD] if sharded else [AUDIO])
-    names = columns[AUDIO]
-    assert isinstance(names, Ragged)
+    names = columns.ragged(AUDIO)
     places = {shard: index for index, shard in enumerate(archives)}
     shards = np.asarray(columns[SHARD]).tolist() if sharded else [None] * len(table)
     archive, member = np.zeros(len(table), dtype=np.int32), np.full(len(table), -2, dtype=np.int64)

@@ -297,8 +297,7 @@ class TfdsReader(Reader):
             # The checksums of the records are compared.
             self._records._read(self._rows[used], (DATA,))
         if leaves and len(indices):
-            cells = self._records._read(self._rows[used], (DATA,))[DATA]
-            assert isinstance(cells, Ragged)
+            cells = self._records._read(self._rows[used], (DATA,)).ragged(DATA)
             data, starts, sizes = cells.data, cells.starts, cells.sizes
             whole = {
                 name: leaf.feature if not leaf.in_steps else _listed(leaf)
@@ -673,8 +672,7 @@ def _places(records: Reader, rows: I64) -> Iterator[tuple[I64, U8, I64, I64, Map
             source.view(0, 0)
             yield places, source.data, starts, sizes, source
         return
-    cells = records._read(rows, (DATA,))[DATA]
-    assert isinstance(cells, Ragged)
+    cells = records._read(rows, (DATA,)).ragged(DATA)
     yield np.arange(len(rows)), cells.data, cells.starts, cells.sizes, None
 
 

@@ -20,7 +20,7 @@ from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, exceptions_as, on_error
 from ..schema import Field, Schema, Tensor
-from ..schema.columns import I64, AnyArray, Columns, Ragged, as_bytes
+from ..schema.columns import I64, AnyArray, Columns, as_bytes
 from ..storage import (
     NOTE_ERRORS,
     RANGE_MOST,
@@ -276,8 +276,7 @@ class TokensWriter(TokenWriter):
         return problems
 
     def _write(self, columns: Columns) -> None:
-        tokens = columns[TOKENS]
-        assert isinstance(tokens, Ragged)
+        tokens = columns.ragged(TOKENS)
         values = tokens.data.view(self._stored)
         if self._eos is not None:
             values = np.insert(values, tokens.offsets[1:] // self._stored.itemsize, self._eos)

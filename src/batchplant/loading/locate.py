@@ -7,7 +7,7 @@ import numpy as np
 from .. import _native
 from ..codecs.media import image
 from ..data.reader import Reader
-from ..schema.columns import I32, I64, U8, Ragged
+from ..schema.columns import I32, I64, U8
 from ..storage.spans import Located
 
 
@@ -17,8 +17,7 @@ def locate(reader: Reader, field: str, ids: I64) -> Located:
     located = None if spans is None else spans.locate()
     if located is not None:
         return located
-    column = reader.read(ids, [field])[field]
-    assert isinstance(column, Ragged)
+    column = reader.read(ids, [field]).ragged(field)
     start = np.ascontiguousarray(column.starts)
     return Located([column.data], np.zeros(len(ids), dtype=np.int32), start, column.sizes, column.shape)
 

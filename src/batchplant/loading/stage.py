@@ -24,7 +24,7 @@ from ..ops.normalize import ChannelsFirst, Normalize, NormalizedPlanes
 from ..ops.policies import Policy
 from ..ops.warping import Warp
 from ..schema import Image
-from ..schema.columns import I32, I64, AnyDType, Ragged
+from ..schema.columns import I32, I64, AnyDType
 
 CHANNELS = {"L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 # Samples that are tried, since the first ones may be damaged, to learn the size of images.
@@ -284,8 +284,7 @@ def _first_size(reader: Reader, name: str, mode: str, orient: bool) -> tuple[int
     for sample in range(min(len(reader), PROBED_SAMPLES)):
         # The error of a sample is reported when it is read.
         with contextlib.suppress(DataError):
-            column = reader.read([sample], [name])[name]
-            assert isinstance(column, Ragged)
+            column = reader.read([sample], [name]).ragged(name)
             pixels = decode_cell(Image(mode=mode), column, 0)
             if pixels is None or max(pixels.shape) > LONGEST_SIDE:
                 continue

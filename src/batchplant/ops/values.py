@@ -309,8 +309,7 @@ def _add_images(totals: Moments, reader: Reader, name: str, field: Image, sample
     threads = Threads()
     try:
         for start in range(0, len(numbers), SCAN_IMAGES):
-            column = reader.read(numbers[start : start + SCAN_IMAGES], [name])[name]
-            assert isinstance(column, Ragged)
+            column = reader.read(numbers[start : start + SCAN_IMAGES], [name]).ragged(name)
 
             def image_moments(row: int, column: Ragged = column) -> tuple[Any, Any, Any] | None:
                 pixels = decode_cell(as_loaded, column, row)
@@ -373,8 +372,7 @@ def typical(reader: Reader, name: str, statistic: str) -> Any:
 
 def _texts(reader: Reader, name: str) -> Iterator[list[str]]:
     for columns in reader.scan(SCAN_ROWS, [name]):
-        column = columns[name]
-        assert isinstance(column, Ragged)
+        column = columns.ragged(name)
         yield [cell.tobytes().decode(errors="replace") for cell in column if cell is not None]
 
 

@@ -293,6 +293,12 @@ class Columns(dict[str, Column]):
                     have = "ragged" if isinstance(column, Ragged) else f"{column.dtype} {column.shape[1:]}"
                     raise SchemaError(f"{field} needs {dtype} {shape} per sample, not {have}", field=name)
 
+    def ragged(self, name: str) -> Ragged:
+        """Return a column of cells of differing sizes, such as texts or images."""
+        column = self[name]
+        assert isinstance(column, Ragged)
+        return column
+
     def take(self, rows: Any) -> Columns:
         """Return the columns of these rows."""
         return Columns((name, take_cells(column, rows)) for name, column in self.items())

@@ -19,7 +19,7 @@ from ...codecs.media import image, pillow
 from ...data.reader import Reader
 from ...errors import DataError, DecodeError, EncodeError, MissingLibraryError
 from ...schema import Image
-from ...schema.columns import Ragged, as_bytes
+from ...schema.columns import as_bytes
 from ...storage import limits
 
 RAW = "raw"
@@ -85,8 +85,7 @@ def load(
     reader: Reader, field: str, row: int, *, to_rgb: bool, mask: bool = False
 ) -> tuple[Any, tuple[int, ...] | None, image.Pixels]:
     """The stored cell, its shape where it is raw pixels, and its pixels."""
-    column = reader.read([row], [field])[field]
-    assert isinstance(column, Ragged)
+    column = reader.read([row], [field]).ragged(field)
     cell = column[0]
     if cell is None:
         raise DecodeError("there is no image")

@@ -90,8 +90,7 @@ class _Rows:
                 [cell is not None and node.pattern.matches(cell.tobytes()) for cell in cells], dtype=np.bool_
             )
         if node.comparison == BYTES:
-            column = self._columns[node.field]
-            assert isinstance(column, Ragged)
+            column = self._columns.ragged(node.field)
             return _bytes_in(column, node.values) if isinstance(node, Member) else _bytes(column, node)
         values = self._numbers(node.field, node.comparison)
         if isinstance(node, Member):

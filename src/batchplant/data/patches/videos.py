@@ -12,7 +12,7 @@ from ...codecs.media.video.frames import Frames, check_clip, fill_frames, rotati
 from ...errors import DataError, DecodeError, OptionError, Problem, SchemaError, located
 from ...order.keyed import whole
 from ...schema import Bytes, Field, Int, Schema, Tensor, Video
-from ...schema.columns import I64, U8, Columns, Ragged, starts_of, take_cells
+from ...schema.columns import I64, U8, Columns, starts_of, take_cells
 from ...storage import index
 from ...storage.spans import Spans, concat_known
 from ..reader import Reader, open_reader
@@ -184,8 +184,7 @@ class VideoClips(Reader):
         spans = reader._spans(self._field, numbers)
         if spans is not None:
             return [*videos_of(spans)]
-        column = reader._read(numbers, (self._field,))[self._field]
-        assert isinstance(column, Ragged)
+        column = reader._read(numbers, (self._field,)).ragged(self._field)
         cells = (column[row] for row in range(len(numbers)))
         return [None if cell is None else np.ascontiguousarray(cell).data for cell in cells]
 

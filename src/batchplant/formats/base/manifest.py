@@ -244,9 +244,7 @@ class MediaReader(ReaderWrapper):
         self.schema = Schema({name: fields.get(name, field) for name, field in base.schema.items()})
 
     def _names_in(self, name: str) -> Ragged:
-        names = self.base._read(np.arange(len(self.base)), [name])[name]
-        assert isinstance(names, Ragged)
-        return names
+        return self.base._read(np.arange(len(self.base)), [name]).ragged(name)
 
     def _columns_of(self, fields: Sequence[object]) -> tuple[str, str] | None:
         """Return the columns that say which part of a file a sample is."""

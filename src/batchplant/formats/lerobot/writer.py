@@ -19,7 +19,7 @@ from ...data.keys import same_cells
 from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, DataError, OptionError, SchemaError
 from ...schema import Bool, Field, Float, Image, Int, Schema, Tensor, Text
-from ...schema.columns import I64, Columns, Ragged, take_cells
+from ...schema.columns import I64, Columns, take_cells
 from ...storage import open_source
 from ..base.tables.buffered import RowBuffer, SavedRows
 from .metadata import EPISODE, FRAME, INDEX, KEY, TASK, TASK_INDEX, TIME, Metadata, merged
@@ -191,8 +191,7 @@ class LeRobotWriter(Writer):
     def _task_numbers(self, columns: Columns) -> I64:
         if TASK not in self.schema:
             return np.zeros(columns.rows, dtype=np.int64)
-        texts = columns[TASK]
-        assert isinstance(texts, Ragged)
+        texts = columns.ragged(TASK)
         tasks = self._task_texts
         cells = [(cell_bytes(texts, row) or b"").decode() for row in range(columns.rows)]
         return np.array([tasks.setdefault(text, len(tasks)) for text in cells], dtype=np.int64)

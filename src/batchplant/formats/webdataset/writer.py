@@ -89,8 +89,7 @@ class WebDatasetWriter(Writer):
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         if self._key is None:
             return {}
-        column = columns[self._key]
-        assert isinstance(column, Ragged)
+        column = columns.ragged(self._key)
         problems: dict[int, BatchplantError] = {}
         for row, cell in enumerate(column):
             assert cell is not None
@@ -113,8 +112,7 @@ class WebDatasetWriter(Writer):
     def _keys(self, columns: Columns) -> Ragged:
         if self._key is None:
             return self._numbered(columns.rows)
-        column = columns[self._key]
-        assert isinstance(column, Ragged)
+        column = columns.ragged(self._key)
         last = self._last
         for row, cell in enumerate(column):
             assert cell is not None

@@ -154,9 +154,7 @@ class Batch:
 
     def ragged(self, field: str) -> Ragged:
         """The cells of a field whose kind is ragged."""
-        column = self.columns[field]
-        assert isinstance(column, Ragged)
-        return column
+        return self.columns.ragged(field)
 
     def present(self, field: str) -> npt.NDArray[np.bool_]:
         """Mask of the cells that are not missing."""

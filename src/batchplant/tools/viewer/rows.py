@@ -317,8 +317,7 @@ def _texts(
     key_bytes = max(8, min(256, key_bytes))
     keys, present, ids, cut = [], [], [], False
     for chunk, columns in _chunks(reader, numbers, [field], progress):
-        column = columns[field]
-        assert isinstance(column, Ragged)
+        column = columns.ragged(field)
         sizes = column.sizes
         width = max(1, min(key_bytes, int(sizes.max(initial=0))))
         cut = cut or bool((sizes > key_bytes).any())

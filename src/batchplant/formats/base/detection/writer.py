@@ -121,8 +121,7 @@ class DetectionWriter(Writer):
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
         problems: dict[int, BatchplantError] = {}
-        cells = columns["image"]
-        assert isinstance(cells, Ragged)
+        cells = columns.ragged("image")
         for row, encoding in enumerate(IMAGE_FILES.encodings(cells)):
             if not encoding:
                 problems[row] = EncodeError(
@@ -211,8 +210,7 @@ class DetectionWriter(Writer):
             if isinstance(field, Polygons) and field.normalized != self.boxes.normalized:
                 done[name] = _scaled(columns[name], sizes, shrinks=self.boxes.normalized)
         if "file_name" in columns:
-            cells = columns["image"]
-            assert isinstance(cells, Ragged)
+            cells = columns.ragged("image")
             names = []
             for name, encoding in zip(columns["file_name"], IMAGE_FILES.encodings(cells), strict=True):
                 text = bytes(name).decode()
@@ -224,8 +222,7 @@ class DetectionWriter(Writer):
 
     @staticmethod
     def _sizes_of(columns: Columns) -> npt.NDArray[np.int32]:
-        cells = columns["image"]
-        assert isinstance(cells, Ragged)
+        cells = columns.ragged("image")
         return image.probe(cells)[:, 1:3]
 
     # -- writing ---------------------------------------------------------------------------------------
@@ -249,8 +246,7 @@ class DetectionWriter(Writer):
                 if not isinstance(field, Image)
             }
         )
-        cells = columns["image"]
-        assert isinstance(cells, Ragged)
+        cells = columns.ragged("image")
         encodings, sizes = IMAGE_FILES.encodings(cells), self._sizes_of(columns).tolist()
         stored_columns = Columns((name, columns[name]) for name in stored)
         for row, (encoding, size) in enumerate(zip(encodings, sizes, strict=True)):

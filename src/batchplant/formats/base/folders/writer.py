@@ -105,13 +105,11 @@ class FolderWriter(Writer):
         return problems
 
     def _encodings(self, columns: Columns) -> list[str]:
-        cells = columns[self._field]
-        assert isinstance(cells, Ragged)
+        cells = columns.ragged(self._field)
         return self.media.encodings(cells)
 
     def _write(self, columns: Columns) -> None:
-        cells = columns[self._field]
-        assert isinstance(cells, Ragged)
+        cells = columns.ragged(self._field)
         lines = []
         values_of_fields = {key: plains(field, columns[key]) for key, field in self._others.items()}
         for row, encoding in enumerate(self._encodings(columns)):
