@@ -157,12 +157,18 @@ def test_tiles_that_are_images_of_their_own(name, tmp_path):
 
 def test_tiles_that_claim_another_size(tmp_path):
     values = np.zeros((64, 64, 3), np.uint8)
-    for name, offset in (("jpeg2000", 8), ("lerc", 14), ("webp", 26)):
+    size, many = b"\x3f\x00", struct.pack(">2I", 1, 1)
+    for name, offset, lie in (
+        ("jpeg2000", 8, size),
+        ("jpeg2000", 24, many),
+        ("lerc", 14, size),
+        ("webp", 26, size),
+    ):
         path = written(tmp_path / "a.tif", values, photometric="rgb", tile=(64, 64), compression=IMAGES[name])
         with tifffile.TiffFile(path) as file:
             start = file.pages[0].dataoffsets[0]
         data = bytearray(path.read_bytes())
-        data[start + offset : start + offset + 2] = b"\x3f\x00"
+        data[start + offset : start + offset + len(lie)] = lie
         path.write_bytes(data)
         with memory_bounded(64 << 20), pytest.raises(bp.DamagedError) as caught, bp.open(path) as reader:
             reader.read([0])

@@ -43,8 +43,9 @@ GDAL_NODATA = 42113
 NDPI, SLICE_STARTS, MAX_SLICES, MAX_HEADER = 65420, 65426, 1 << 24, 1 << 16
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 RESTARTS = tuple(bytes((0xFF, 0xD0 + number)) for number in range(8))
-# Markers SOC and SIZ of JPEG 2000 with their length and profile; width, height, left, top; tiles; colours.
-J2K_SIZ = struct.Struct(">8s4I16xH")
+# Markers SOC and SIZ of JPEG 2000 with their length and profile; width, height, left, top; width and height
+# of its own tiles, each of which takes memory; colours.
+J2K_SIZ, MAX_J2K_TILES = struct.Struct(">8s6I8xH"), 256
 # Bytes of LERC beside the values.
 LERC_OVERHEAD = 1 << 16
 
@@ -408,7 +409,9 @@ def _size_of_j2k(data: U8) -> tuple[int, int, int] | None:
     head = data[: J2K_SIZ.size].tobytes()
     if len(head) < J2K_SIZ.size or head[:4] != b"\xff\x4f\xff\x51":
         return None
-    _, width, height, left, top, colours = J2K_SIZ.unpack(head)
+    _, width, height, left, top, *tile, colours = J2K_SIZ.unpack(head)
+    if min(tile) < 1 or -(-width // tile[0]) * -(-height // tile[1]) > MAX_J2K_TILES:
+        return None
     # Depth, and steps across and down, of each colour.
     sampling = data[len(head) : len(head) + 3 * colours]
     good = len(sampling) == 3 * colours > 0 and (sampling.reshape(-1, 3)[:, 1:] == 1).all()
