@@ -8,7 +8,7 @@ import pytest
 import batchplant as bp
 from batchplant import ops
 from batchplant.codecs.cells import encode_value
-from batchplant.codecs.sparse import SparseRow, pack_rows, unpack_rows
+from batchplant.codecs.sparse import SparseCells, SparseRow, unpack_rows
 from batchplant.data.sparse import SparseRows
 from batchplant.errors import DecodeError, OptionError, SchemaError
 from batchplant.loading.node.wire import Decoder, Encoder
@@ -63,9 +63,16 @@ def test_scipy_takes_the_same_memory_and_gives_rows():
     sparse = pytest.importorskip("scipy.sparse")
     counts = np.count_nonzero(matrix(), axis=1)
     rows, columns = np.nonzero(matrix())
-    (indptr, indices, values), bad = unpack_rows(
-        FIELD, pack_rows(FIELD, counts, columns, matrix()[rows, columns])
-    )
+    cells = SparseCells(FIELD, counts, columns, matrix()[rows, columns])
+    (indptr, indices, values), bad = unpack_rows(FIELD, cells)
+    assert not np.shares_memory(values, cells.values)
+    for other in (
+        pickle.loads(pickle.dumps(cells)),
+        cells.take(slice(None)),
+        Ragged(cells.data, cells.offsets),
+    ):
+        again, _ = unpack_rows(FIELD, other)
+        assert all(map(np.array_equal, again, (indptr, indices, values)))
     batch = SparseRows((indptr, indices, values, COLUMNS))
     assert not bad
     assert (batch.to_scipy().toarray() == matrix()).all()

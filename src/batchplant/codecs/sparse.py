@@ -61,19 +61,36 @@ def unpack_row(field: Sparse, data: U8) -> SparseRow:
     return SparseRow(indices, values)
 
 
-def pack_rows(field: Sparse, counts: I64, indices: AnyArray, values: AnyArray) -> Ragged:
-    """Return the cells of rows that follow each other, ``counts`` values in each."""
-    offsets, width = starts_of(counts), field.item.itemsize
-    cells = Ragged(np.empty(offsets[-1] * width, np.uint8), offsets * width)
-    for array, dtype, starts in _parts(field, cells, indices, values):
-        size = dtype.itemsize
-        array = as_bytes(array.astype(dtype, copy=False))
-        _native.copy_runs(array, offsets[:-1] * size, counts * size, cells.data, starts)
-    return cells
+class SparseCells(Ragged):
+    """Cells of rows whose arrays are at hand; their bytes are made when they are first asked for.
+
+    A batch takes the arrays. The columns are known to be those of the field.
+    """
+
+    __slots__ = ("_counts", "_field", "indices", "values")
+
+    def __init__(self, field: Sparse, counts: I64, indices: AnyArray, values: AnyArray) -> None:
+        # Without data: __getattr__ makes it.
+        self.offsets, self.shape, self.valid = starts_of(counts) * field.item.itemsize, None, None
+        self._field, self._counts = field, counts
+        self.indices = indices.astype(field.item["index"], copy=False)
+        self.values = values.astype(field.item["value"], copy=False)
+
+    def __getattr__(self, name: str) -> U8:
+        if name != "data":
+            raise AttributeError(name)
+        self.data = np.empty(self.offsets[-1], np.uint8)
+        firsts = starts_of(self._counts)[:-1]
+        for array, dtype, starts in _parts(self._field, self, self.indices, self.values):
+            size = dtype.itemsize
+            _native.copy_runs(as_bytes(array), firsts * size, self._counts * size, self.data, starts)
+        return self.data
 
 
 def unpack_rows(field: Sparse, cells: Ragged) -> tuple[tuple[I64, AnyArray, AnyArray], dict[int, str]]:
     """Return (indptr, indices, values) of cells, and what is wrong with some of them."""
+    if isinstance(cells, SparseCells):
+        return (starts_of(cells.sizes // field.item.itemsize), cells.indices.copy(), cells.values.copy()), {}
     width = field.item.itemsize
     bad = {
         row: f"{cells.sizes[row]} bytes are not {field}"

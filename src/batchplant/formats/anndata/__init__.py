@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.sparse import pack_rows, rows_outside
+from ...codecs.sparse import SparseCells, rows_outside
 from ...data.arrays import MemoryArray
 from ...data.concat import concat
 from ...data.reader import Reader, open_reader
@@ -284,7 +284,7 @@ class _Matrix:
             kept = indices >= 0
             counts = np.diff(starts_of(kept.astype(np.int64))[starts_of(counts)])
             indices, values = indices[kept], values[kept]
-        return pack_rows(field, counts, indices, values)
+        return SparseCells(field, counts, indices, values)
 
 
 def _empty(count: int, dtype: AnyDType, folder: str | None) -> AnyArray:
