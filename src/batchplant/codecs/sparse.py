@@ -87,10 +87,18 @@ class SparseCells(Ragged):
         return self.data
 
 
-def unpack_rows(field: Sparse, cells: Ragged) -> tuple[tuple[I64, AnyArray, AnyArray], dict[int, str]]:
-    """Return (indptr, indices, values) of cells, and what is wrong with some of them."""
+def unpack_rows(
+    field: Sparse, cells: Ragged, *, copy: bool = True
+) -> tuple[tuple[I64, AnyArray, AnyArray], dict[int, str]]:
+    """Return (indptr, indices, values) of cells, and what is wrong with some of them.
+
+    ``copy``: the arrays belong to the caller; else they may be those of SparseCells.
+    """
     if isinstance(cells, SparseCells):
-        return (starts_of(cells.sizes // field.item.itemsize), cells.indices.copy(), cells.values.copy()), {}
+        arrays = cells.indices, cells.values
+        if copy or not all(array.flags.writeable for array in arrays):
+            arrays = arrays[0].copy(), arrays[1].copy()
+        return (starts_of(cells.sizes // field.item.itemsize), *arrays), {}
     width = field.item.itemsize
     bad = {
         row: f"{cells.sizes[row]} bytes are not {field}"
@@ -98,13 +106,13 @@ def unpack_rows(field: Sparse, cells: Ragged) -> tuple[tuple[I64, AnyArray, AnyA
     }
     counts = cells.sizes // width
     offsets = starts_of(counts)
-    arrays = [np.empty(offsets[-1], field.item[name]) for name in ("index", "value")]
-    for array, dtype, starts in _parts(field, cells, *arrays):
+    indices, values = (np.empty(offsets[-1], field.item[name]) for name in ("index", "value"))
+    for array, dtype, starts in _parts(field, cells, indices, values):
         size = dtype.itemsize
         _native.copy_runs(cells.data, starts, counts * size, as_bytes(array), offsets[:-1] * size)
-    for row in rows_outside(arrays[0], offsets, field.shape[0]):
+    for row in rows_outside(indices, offsets, field.shape[0]):
         bad[row] = f"a column is none of {field.shape[0]}"
-    return (offsets, arrays[0], arrays[1]), bad
+    return (offsets, indices, values), bad
 
 
 def rows_outside(indices: AnyArray, indptr: I64, columns: int) -> list[int]:

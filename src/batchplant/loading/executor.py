@@ -553,7 +553,7 @@ def as_values(field: Field, column: Column, *, copy: bool) -> tuple[Any, Failure
     spec = spec_of(field)
     failures: Failures = {}
     if spec.sparse is not None:
-        parts, problems = unpack_rows(spec.sparse, column)
+        parts, problems = unpack_rows(spec.sparse, column, copy=copy)
         failures = {row: DecodeError(problem) for row, problem in problems.items()}
         return SparseRows((*parts, *spec.sparse.shape)), failures
     if spec.dtype is None:
