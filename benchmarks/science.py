@@ -2,6 +2,8 @@
 
 medical    random patches of 128³ from .nii.gz, in random order, one thread; peer: nibabel, whose images stay
            open, with seek points (indexed_gzip) and without. The cache holds all volumes, or a few slabs
+arrays     random patches of 128³ of an array in Zarr and in .b2nd, whose caches hold a few patches; peers:
+           tensorstore, and blosc2, which has no cache
 tiles      random tiles of 256² of a GeoTIFF, as stored and at any place, as many threads and 64 MiB of tiles
            decoded on every side; peers: rasterio, and openslide for JPEG
 cells      rows of a CSR matrix in .h5ad (20,000 genes, 5 % of them not 0), in random order, batches of 1024;
@@ -83,6 +85,60 @@ def medical(folder: Path, args: argparse.Namespace) -> Results:
         "patches": patches,
         "seconds": interleaved(tasks, args.rounds),
     }
+
+
+def arrays(folder: Path, args: argparse.Namespace) -> Results:
+    side, count = (128, 8) if args.quick else (384, 40)
+    size, chunk, cache = (side // 3 // 8 * 8,) * 3, (side // 6,) * 3, 32 << 20
+    rng = np.random.default_rng(1)
+    values = (rng.normal(0, 400, (side // 16,) * 3).repeat(16, 0).repeat(16, 1).repeat(16, 2)).astype(
+        np.int16
+    )
+    values += rng.integers(0, 12, values.shape, np.int16)
+    starts = rng.integers(0, side - size[0], (count, 3))
+    boxes = [tuple(slice(first, first + size[0]) for first in start) for start in starts.tolist()]
+
+    def ours(path: Path, field: str) -> float:
+        with batchplant.open(path, cache=cache) as reader:
+            array = reader._cell_array(field, 0) or reader.array(field)
+            assert np.array_equal(array[boxes[0]], values[boxes[0]])
+            return timed(lambda: [array[box] for box in boxes])
+
+    tasks: dict[str, Callable[[], float]] = {}
+    try:
+        import tensorstore
+    except ImportError:
+        print("tensorstore is not installed: the sides of Zarr are skipped")
+    else:
+        codecs = [{"name": "blosc", "configuration": {"cname": "zstd", "clevel": 5, "shuffle": "shuffle"}}]
+        store = {"driver": "zarr3", "kvstore": f"file://{folder}/a.zarr"}
+        grid = {"name": "regular", "configuration": {"chunk_shape": chunk}}
+        metadata = {"data_type": "int16", "shape": values.shape, "chunk_grid": grid, "codecs": codecs}
+        tensorstore.open({**store, "metadata": metadata}, create=True).result()[...] = values
+
+        def theirs() -> float:
+            context = tensorstore.Context({"cache_pool": {"total_bytes_limit": cache}})
+            array = tensorstore.open(store, context=context).result()
+            return timed(lambda: [array[box].read().result() for box in boxes])
+
+        tasks |= {"zarr: batchplant": lambda: ours(folder / "a.zarr", "data"), "zarr: tensorstore": theirs}
+    try:
+        import blosc2
+    except ImportError:
+        print("blosc2 is not installed: the sides of .b2nd are skipped")
+    else:
+        blocks = tuple(length // 2 for length in chunk)
+        path = folder / "a.b2nd"
+        blosc2.asarray(values, urlpath=str(path), chunks=chunk, blocks=blocks)
+
+        def opened() -> float:
+            array = blosc2.open(str(path), mode="r", mmap_mode="r")
+            return timed(lambda: [array[box] for box in boxes])
+
+        tasks |= {"b2nd: batchplant": lambda: ours(path, "image"), "b2nd: blosc2": opened}
+    for task in tasks.values():
+        task()
+    return {"patches": count, "side": size[0], "seconds": interleaved(tasks, args.rounds)}
 
 
 TILE, CACHE_BYTES = 256, 64 << 20
@@ -168,7 +224,7 @@ def _tile_tasks(path: Path, starts: Any, threads: int, jpeg: bool) -> dict[str, 
     return tasks
 
 
-PARTS = {"medical": medical, "tiles": tiles, "cells": cells}
+PARTS = {"medical": medical, "arrays": arrays, "tiles": tiles, "cells": cells}
 
 
 def main() -> None:

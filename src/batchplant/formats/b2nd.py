@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.arrays import Array, ChunkedArray, Index
+from ..data.arrays import Array
 from ..data.arrays.base import Picks
 from ..errors import DamagedError, NotFoundError, SchemaError, exceptions_as, located, needs, on_error
 from ..schema import Tensor, Text
@@ -51,24 +51,27 @@ class Shape(NamedTuple):
     size: int
 
 
-class Blocks(ChunkedArray):
-    """An array of Blosc2, whose chunks are unpacked by the library; the file is opened when it is sliced."""
+class Blocks(Array):
+    """An array of Blosc2, opened when it is sliced.
+
+    The library unpacks the blocks that a slice touches, on its own threads. Whole chunks in a cache took
+    longer: a random patch touches parts of many.
+    """
 
     def __init__(self, path: str, field: str, stated: Shape, cache: ChunkCache) -> None:
         super().__init__(path, field, stated.shape, stated.dtype.newbyteorder("="), stated.chunks)
         self._stated, self._cache = stated, cache
 
-    def _chunk(self, index: Index) -> AnyArray:
-        return self._cache.get((self.path, *index), lambda: self._load(index), lambda array: array.nbytes)
-
-    def _load(self, index: Index) -> AnyArray:
-        corner = [number * side for number, side in zip(index, self.chunks, strict=True)]
-        ends = [min(a + b, size) for a, b, size in zip(corner, self.chunks, self.shape, strict=True)]
+    def _take(self, picks: Picks) -> AnyArray:
+        if not all(picks):
+            return np.empty(tuple(map(len, picks)), dtype=self.dtype)
+        sides = [pick[-1] + 1 - pick[0] for pick in picks]
+        limits.check("the slice", math.prod(sides) * self.dtype.itemsize, self._stated.size)
         _, array = self._cache.get((self.path, "array"), self._open, lambda _: OPENED_BYTES)
         # The library raises many kinds on damaged bytes.
         with exceptions_as(DamagedError, "a chunk does not unpack", Exception, path=self.path):
-            box = array[tuple(map(slice, corner, ends))]
-        values: AnyArray = np.asarray(box, self.dtype)
+            box = array[tuple(slice(pick[0], pick[-1] + 1) for pick in picks)]
+        values: AnyArray = np.asarray(box, self.dtype)[tuple(slice(None, None, pick.step) for pick in picks)]
         return values
 
     def _open(self) -> tuple[Source, Any]:
@@ -140,7 +143,7 @@ class B2ndReader(VolumeReader):
     """Reads arrays of Blosc2: a file, or a folder of them, such as one that nnU-Net has preprocessed.
 
     ``spacing``: distance of voxels in millimetres, one number or three, to which images are interpolated; of
-    labels the nearest is taken. ``cache``: bytes of unpacked chunks in memory.
+    labels the nearest is taken. ``cache``: bytes that what is known of opened files may take.
     """
 
     def __init__(
