@@ -194,6 +194,23 @@ def test_ome_axes(tmp_path):
         out.write(values[0, :, :, ::2, ::2], tile=(16, 16), subfiletype=1)
     with bp.open(tmp_path / "b.ome.tif", level=1) as data:
         assert np.array_equal(np.asarray(data.array("data")), values[0, :, :, ::2, ::2])
+    axes = {}
+    for order in ("TCZYX", "ZTCYX", "CZTYX"):
+        stack = RNG.integers(0, 255, (2, 3, 4, 9, 11)).astype("u1")
+        tifffile.imwrite(tmp_path / "d.ome.tif", stack, metadata={"axes": order}, ome=True)
+        with bp.open(tmp_path / "d.ome.tif") as data:
+            assert np.array_equal(np.asarray(data.array("data")), stack)
+            axes[order] = data.array("data").shape
+    assert set(axes.values()) == {(2, 3, 4, 9, 11)}
+    # Pages in another order than that of the axes stay a stack.
+    pixels = '<Pixels DimensionOrder="XYZCT" SizeT="1" SizeC="2" SizeZ="2">'
+    for ifds, shape in (((0, 1, 2, 3), (2, 2, 9, 11)), ((0, 2, 1, 3), (4, 9, 11))):
+        planes = "".join(
+            f'<TiffData FirstC="{n // 2}" FirstZ="{n % 2}" IFD="{ifd}"/>' for n, ifd in enumerate(ifds)
+        )
+        description = f"<OME><Image>{pixels}{planes}</Pixels></Image></OME>"
+        written(tmp_path / "e.tif", stack[0, 0], description=description)
+        assert bp.open(tmp_path / "e.tif").array("data").shape == shape
     text = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "c">]><OME><Image><Pixels/></Image></OME>'
     with pytest.raises(bp.DamagedError, match="OME-XML"):
         bp.open(written(tmp_path / "c.tif", values[0, 0], description=text))

@@ -130,11 +130,15 @@ def _is_level(full: Layout, last: Layout, layout: Layout) -> bool:
 
 
 def ome_axes(description: str) -> tuple[int, ...]:
-    """Return the sizes of T, C and Z of OME-XML, slowest first, those above 1; none without OME-XML."""
+    """Return the sizes of T, C and Z of OME-XML, slowest first, those above 1.
+
+    None without OME-XML, and where it puts pages into another order than that in the file.
+    """
     if "<OME" not in description[:4096]:
         return ()
     pixels: list[dict[str, str]] = []
     samples: list[int] = []
+    planes: list[dict[str, str]] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         name = tag.rpartition(" ")[2]
@@ -142,6 +146,8 @@ def ome_axes(description: str) -> tuple[int, ...]:
             pixels.append(attributes)
         elif name == "Channel" and len(pixels) == 1:
             samples.append(int(attributes.get("SamplesPerPixel", "1")))
+        elif name == "TiffData" and len(pixels) == 1:
+            planes.append(attributes)
 
     try:
         Parser(start, lambda _: None, lambda _: None, "OME-TIFF").feed(description.encode(), True)
@@ -149,7 +155,14 @@ def ome_axes(description: str) -> tuple[int, ...]:
         sizes = {axis: int(pixels[0][f"Size{axis}"]) for axis in "TCZ"}
         # Colours of a pixel lie in one page.
         sizes["C"] = len(samples) or sizes["C"]
-        return _without_ones([sizes[axis] for axis in reversed(order) if axis in "TCZ"])
+        names = [axis for axis in reversed(order) if axis in "TCZ"]
+        for plane in planes:
+            number = 0
+            for axis in names:
+                number = number * sizes[axis] + int(plane.get(f"First{axis}", "0"))
+            if int(plane.get("IFD", number)) != number:
+                return ()
+        return _without_ones([sizes[axis] for axis in names])
     except (BatchplantError, LookupError, ValueError) as error:
         raise DamagedError(f"its OME-XML is damaged: {error}") from None
 
