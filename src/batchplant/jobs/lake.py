@@ -92,6 +92,7 @@ def _upkeep(path: str | os.PathLike[str], format: str | None, options: dict[str,
     if lake is None or lake.upkeep is None:
         names = sorted(name for name, entry in all_formats().items() if entry.upkeep is not None)
         kind = f"it is {lake.name}" if lake else "it is a folder of files"
-        raise OptionError(f"{kind}, and only {', '.join(names[:-1])} and {names[-1]} tables have versions", path=text)
+        lakes = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise OptionError(f"{kind}, and only {lakes} tables have versions", path=text)
     upkeep: Upkeep = lake.upkeep(text, **accept(lake.name, lake.upkeep, options))
     return upkeep
