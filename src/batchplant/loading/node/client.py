@@ -243,6 +243,14 @@ class NodeExecutor(RemoteExecutor):
         # Servers keep the first batches for readers that are there when the first of them begins.
         self._linked()
 
+    def producers(self) -> int:
+        """Return the number of threads that wait for batches."""
+        return max(super().producers(), self.room())
+
+    def room(self) -> int:
+        """Return how many batches are in flight: a device decodes several at a time."""
+        return 0 if self._device is None else self._alone.producers()
+
     def ask(self, ids: I64, epoch: int) -> Answer[dict[str, Any] | None] | None:
         """Ask for the batch."""
         link = self._linked()

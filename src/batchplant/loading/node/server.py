@@ -36,8 +36,8 @@ from . import wire
 from .memory import BatchEncoder, SharedBatch, SharedBuffers
 from .wire import Decoder, Encoder
 
-# Batches that are made at a time: the engine decodes one while the Python part of others runs.
-WORKERS = 3
+# Batches made at a time: the engine decodes one while the Python part of others runs; a device decodes more.
+WORKERS, DEVICE_WORKERS = 3, 6
 # Batches that are kept for a reader that is behind, whatever memory there is.
 MIN_WINDOW, MAX_WINDOW = 2, 4
 # How long at once, and which share of the time, a reader lets others wait.
@@ -143,6 +143,7 @@ class Server:
         self.workers = workers or platform.cpu_count()
         self._engine = _native.Engine(self.workers, None)
         self._pool = ThreadPoolExecutor(WORKERS, "batchplant-node")
+        self._device_pool = ThreadPoolExecutor(DEVICE_WORKERS, "batchplant-node")
         self._lock = threading.RLock()
         self._recipes: dict[bytes, Recipe] = {}
         self._readers: set[Reader] = set()
@@ -185,6 +186,7 @@ class Server:
         for reader in readers:
             reader.end()
         self._pool.shutdown(cancel_futures=True)
+        self._device_pool.shutdown(cancel_futures=True)
         self._engine.close()
 
     def _accept(self) -> None:
@@ -271,12 +273,12 @@ class Server:
         delivery = None if recipe.device is None else hooks.part("torch").shared_delivery(recipe.device)
         if delivery is not None:
             # The device copies from it; only what it makes is shared.
-            buffers = BufferPool(2 * WORKERS, delivery.allocate)
+            buffers = BufferPool(2 * DEVICE_WORKERS, delivery.allocate)
         on_cpu = OnCpu(
             self._engine, buffers if delivery else self._buffers, dct=decode.dct, fast_scale=decode.fast_scale
         )
         if delivery is not None:
-            device = delivery.images(on_cpu, decode.backend, decode.gpu_share, WORKERS)
+            device = delivery.images(on_cpu, decode.backend, decode.gpu_share, DEVICE_WORKERS)
         decoded = None
         if recipe.cache is not None:
             decoded = DecodedImages(
@@ -360,7 +362,8 @@ class Server:
                 entry.started = True
                 # The pool takes no work while the server ends.
                 with contextlib.suppress(RuntimeError):
-                    self._pool.submit(self._make, recipe, entry)
+                    pool = self._device_pool if recipe.exports else self._pool
+                    pool.submit(self._make, recipe, entry)
 
     def _spend_credit(self, seconds: float) -> None:
         slow = {reader for readers in self._delayed().values() for reader in readers}
