@@ -21,7 +21,7 @@ from batchplant.storage import platform
 from batchplant.storage.local import MappedSource, ReadaheadRun
 from batchplant.storage.readahead import BLOCK_BYTES, aligned_memory, read_spans
 from batchplant.testing.cases import jpeg
-from loaders import all_cold, write_jpeg, write_raw
+from loaders import all_cold, in_thread, write_jpeg, write_raw
 from processes import PATIENCE
 
 cold = pytest.fixture(all_cold)
@@ -126,6 +126,22 @@ class NotedShard:
     def batch(self, number):
         self.numbers.append(number)
         return self._shard.batch(number)
+
+
+def test_an_epoch_after_one_in_memory_does_not_wait_for_the_bytes_of_its_first_batch(tmp_path):
+    loader = bp.Loader(write_jpeg(tmp_path / "data.beton"), 2, pipelines={"image": PIPELINE})
+    first = make_prefetcher(loader._executor, None, loader._shard(0, 0))
+    first.start()
+    for number in range(len(loader)):
+        first.wait(number)
+        first.done(number)
+    first.close()
+    # Nothing looks for its bytes: it is not started.
+    second = make_prefetcher(loader._executor, None, loader._shard(1, 0))
+    try:
+        in_thread(lambda: second.wait(0))
+    finally:
+        second.close()
 
 
 def test_batches_ahead_are_read_before_any_is_made(tmp_path, cold):

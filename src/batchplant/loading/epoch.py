@@ -374,8 +374,6 @@ class Epoch:
                     page_cache=self._page_cache,
                     next_shard=progress.next_shard,
                 )
-            if queue.prefetch is not None:
-                queue.prefetch.start()
             producers = executor.producers()
             queue.coalescer.start(producers, executor.room())
             self._threads = [
@@ -383,6 +381,9 @@ class Epoch:
                 for number in range(producers)
             ]
         threads.start(self._threads, queue)
+        if queue.prefetch is not None:
+            # Last: where the bytes are in memory already, the first batch waits for no other thread.
+            queue.prefetch.start()
 
     def __iter__(self) -> Epoch:
         return self

@@ -7,6 +7,7 @@ the epoch make them through it.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from collections import defaultdict
@@ -104,6 +105,8 @@ class Executor:
         self._annotations = AnnotationTransforms(plan)
         # `functions` times each function of the user by itself.
         self.timer, self.functions = Timer(), Timer()
+        # When an epoch ended with all of its bytes in memory.
+        self.resident_at = -math.inf
 
     def ranges(self, ids: I64) -> Spans | None:
         """Return the bytes that these samples need; images that are cached decoded need none."""
@@ -228,9 +231,10 @@ class Executor:
             spans = [self.reader.spans(output.field, first) for output in self.plan.on_device]
         # The batch that has this sample, if there is one, reports the error.
         except (DataError, IndexError):
-            return self.on_device.producers(raw=False)
+            return self.on_device.producers(raw=False, size=0)
         raw = all(span is not None and span.shape is not None and bool(span.shape.any()) for span in spans)
-        return self.on_device.producers(raw=raw)
+        size = max((float(span.size.max()) for span in spans if span is not None), default=0)
+        return self.on_device.producers(raw=raw, size=size)
 
     def _located(self, error: DataError, sample: int) -> DataError:
         """Add file and sample to an error: a reader of many files names the file and counts within it."""

@@ -324,8 +324,11 @@ class Device(Backend, Protocol):
     def fetch(self, batch: Values, *, tensor: bool) -> Values:
         """Copy a batch back to memory, for steps on the CPU: as a tensor or as an array."""
 
-    def producers(self, raw: bool) -> int:
-        """Return the number of threads that should make batches: of raw pixels, or of encoded images."""
+    def producers(self, raw: bool, size: float) -> int:
+        """Return the number of threads that should make batches.
+
+        raw: of raw pixels. size: bytes of an encoded image, as far as is known.
+        """
 
     @property
     def name(self) -> str:

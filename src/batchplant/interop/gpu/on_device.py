@@ -48,6 +48,8 @@ MAX_SIDE_PIXELS = 16384
 # Threads that make batches: a device reads the scans of several batches at once, since each batch waits for
 # its largest scan.
 PRODUCERS = 5
+# Of larger JPEGs, more batches are read at once, if they fit in this fraction of the device's memory.
+LARGE_JPEG_BYTES, LARGE_JPEG_PRODUCERS, MEMORY_FRACTION = 48 << 10, 8, 0.25
 # Raw pixels take so little time that more threads would only fight for the GIL.
 RAW_PRODUCERS = 2
 # Largest scan that a device reads; all others of the batch would wait too long for a larger one.
@@ -134,6 +136,8 @@ class OnDevice:
         self._lock, self._launch_lock = threading.Lock(), threading.Lock()
         self._normalizations: dict[int, tuple[Tensor, Tensor]] = {}
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
+        # Bytes of a JPEG, on average over the last batch.
+        self._jpeg_bytes = 0.0
         self.decoded = {"cpu": 0, "gpu": 0, "split": 0, "raw": 0}
 
     # -- batches of other processes --------------------------------------------------------------------
@@ -148,8 +152,13 @@ class OnDevice:
     def imports(self) -> ipc.Imports:
         return ipc.Imports(self.device, self.streams.kernels)
 
-    def producers(self, raw: bool) -> int:
-        return RAW_PRODUCERS if raw else PRODUCERS
+    def producers(self, raw: bool, size: float) -> int:
+        if raw:
+            return RAW_PRODUCERS
+        if self.device.type != "cuda" or (self._jpeg_bytes or size) < LARGE_JPEG_BYTES:
+            return PRODUCERS
+        room = torch.cuda.get_device_properties(self.device).total_memory * MEMORY_FRACTION
+        return int(np.clip(room // MAX_BATCH_BYTES, PRODUCERS, LARGE_JPEG_PRODUCERS))
 
     # -- steps behind the decoder ----------------------------------------------------------------------
 
@@ -255,6 +264,8 @@ class OnDevice:
             if count < len(rows):
                 coefficients = CoefficientJpegs(request, rows[count:], sampling[count:])
             cpu[rows] = False
+            if len(rows):
+                self._jpeg_bytes = float(cells.size[rows].mean())
         return Routes(np.flatnonzero(raw), scans, coefficients, np.flatnonzero(cpu), mode)
 
     def _device_decodable(self, request: Request, rows: I64) -> tuple[I64, U8]:

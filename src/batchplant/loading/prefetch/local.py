@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -36,6 +38,8 @@ MAX_SHARED_FRACTION = 0.1
 # Samples that an estimate looks at: so many in a row, at so many positions, since a format may have to look
 # at everything around a sample to find it.
 PROBE_SAMPLES, PROBES = 16, 16
+# So long after an epoch whose bytes were in memory, those of the next one are taken to be.
+RESIDENT_SECONDS = 5.0
 
 
 class ReadMode(enum.Enum):
@@ -126,6 +130,11 @@ class LocalPrefetcher(Prefetcher):
         self._file_fields: set[str] = set()
         # Consecutive batches that were resident, and their bytes.
         self._resident_batches = self._resident_bytes = 0
+        # Whether the bytes of any batch were looked for.
+        self._looked_at = False
+        if not direct and _was_resident(executor):
+            # As within an epoch, only some batches are looked at, and the first is not waited for.
+            self._resident_batches, self._next = self._tuning.resident_batches, 1
         # As many as there can be at once, those of batches that are being made included: new ones cost time.
         buffers = 2 * (self._tuning.local_threads + self._tuning.local_batches)
         self._buffers = BufferPool(buffers, aligned_memory)
@@ -174,6 +183,9 @@ class LocalPrefetcher(Prefetcher):
                 self._release(number)
             self._shared.clear()
             self._changed.notify_all()
+            if self._looked_at and not self.direct:
+                resident = self._resident_batches >= self._tuning.resident_batches
+                self._executor.resident_at = time.monotonic() if resident else -math.inf
 
     close = stop
 
@@ -226,6 +238,7 @@ class LocalPrefetcher(Prefetcher):
         return ahead < self._tuning.max_local_batches and requested < self._tuning.local_bytes
 
     def _prefetch(self, number: int) -> None:
+        self._looked_at = True
         positions = self._shard.batch(number)
         ids = positions if self._indices is None else self._indices[positions]
         resident, size = True, 0
@@ -351,6 +364,11 @@ class LocalPrefetcher(Prefetcher):
         return not missing
 
 
+def _was_resident(executor: Executor) -> bool:
+    """Return True if the epoch before this one ended just now with all of its bytes in memory."""
+    return time.monotonic() - executor.resident_at < RESIDENT_SECONDS
+
+
 def _are_mapped(spans: Spans) -> bool:
     return all(isinstance(source, MappedSource) and not source.closed for source in spans.sources)
 
@@ -373,7 +391,7 @@ def make_local_prefetcher(
     """
     locates_images = _locates_images(executor, batch[:1])
     larger = page_cache is False
-    if page_cache is None:
+    if page_cache is None and not _was_resident(executor):
         larger = (
             _needed_bytes(executor, indices, locates_images) > tuning.max_cached_fraction * available_memory()
         )
