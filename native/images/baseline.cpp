@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace batchplant {
 namespace {
@@ -12,20 +13,6 @@ constexpr size_t block_side = 8, block_size = 64;
 constexpr uint8_t first_restart_marker = 0xD0, end_marker = 0xD9;
 
 constexpr size_t divide_up(size_t value, size_t by) { return (value + by - 1) / by; }
-
-// The difference of a block's first coefficient from that of the block before.
-inline bool read_dc(BitCursor& at, const HuffmanTable& table, int64_t& prediction) {
-    at.refill();
-    HuffmanEntry entry = table[at.bits];
-    if (kind_of(entry) == HuffmanTable::long_code) {
-        entry = table.find_long(at.bits);
-        if (entry == 0) return false;
-    }
-    at.drop(entry);
-    const int value = value_of(entry);
-    prediction += kind_of(entry) == HuffmanTable::value_follows ? at.take_value(static_cast<size_t>(value)) : value;
-    return true;
-}
 
 constexpr size_t bad_place = 1000;
 
@@ -51,17 +38,20 @@ inline Symbol read_symbol(BitCursor& at, const HuffmanTable& table, size_t place
     return {place + advance_of(entry), true, follows ? at.take_value(static_cast<size_t>(value)) : value};
 }
 
-// Looks into a table that 56 bits are enough for.
-constexpr int looks_at_once = 56 / HuffmanTable::window;
+// Ways that a look can end: within the block, at its end, or otherwise, which takes a closer look. A table says of an
+// end of block that it leads `ends` further.
+inline bool ends_block(size_t next) {
+    constexpr size_t ends = HuffmanTable::ends;
+    return next == block_size || (next > ends && next < ends + block_size);
+}
 
 // Skips the coefficients of a block that is not needed. The cursor is copied, so that it stays in registers.
 bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs) {
-    constexpr unsigned ends = HuffmanTable::ends;
     BitCursor at = cursor;
     size_t place = 1;
     while (place < block_size) {
         at.refill();
-        for (int n = 0; n < looks_at_once; ++n) {
+        for (int n = 0; n < HuffmanTable::looks_at_once; ++n) {
             const unsigned run = runs[at.bits >> (64 - HuffmanTable::window)];
             const size_t next = place + (run >> 6);
             if (next < block_size) [[likely]] {
@@ -69,7 +59,7 @@ bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs)
                 place = next;
                 continue;
             }
-            if (next == block_size || (next > ends && next < ends + block_size)) {
+            if (ends_block(next)) {
                 at.drop(run);
                 place = block_size;
             } else {
@@ -82,90 +72,89 @@ bool skip_ac(BitCursor& cursor, const HuffmanTable& table, const uint16_t* runs)
     return place == block_size;
 }
 
-// Consumers of the coefficients of a needed block, all but the first. `place` is the position of the block;
-// a pair is two of them (HuffmanTable::pairs()), after which it stands at `next`.
+// Consumers of the coefficients of a needed block, all but the first. `place` is the position of the block; a pair is
+// two of them (HuffmanTable::pairs()), looked up by `bits`, after which it stands at `next`.
 
 // Each goes to its place in a block of zeros.
 struct PlacedCoefficients {
     int16_t* values;
-    size_t last = 0;  // in the scan's order, that may be other than zero
 
-    void add_pair(uint64_t pair, size_t place, size_t next) {
+    // The second first: where there is none, its place is the first's.
+    void add_pair(uint64_t pair, uint64_t bits, size_t place, size_t next) {
+        values[zigzag[next - 1]] = static_cast<int16_t>(second_value_of(pair, bits));
         values[zigzag[place + first_advance_of(pair) - 1]] = first_value_of(pair);
-        last = next - 1;
-        values[zigzag[last]] = second_value_of(pair);
     }
-    void add(int value, size_t next) {
-        last = next - 1;
-        values[zigzag[last]] = static_cast<int16_t>(value);
+    // The end of the block is behind it; there may be neither of them.
+    void add_last_pair(uint64_t pair, uint64_t bits, size_t place, size_t next) {
+        values[zigzag[next == place ? block_size : next - 1]] = static_cast<int16_t>(second_value_of(pair, bits));
+        values[zigzag[place + first_advance_of(pair) - 1]] = first_value_of(pair);
     }
+    void add(int value, size_t next) { values[zigzag[next - 1]] = static_cast<int16_t>(value); }
 };
 
 // They are listed as CodedPart has them.
 struct ListedCoefficients {
     uint16_t* out;
+    uint64_t sizes = 0;  // of the values, added up
 
     static uint16_t entry(size_t next, int value) {
         return static_cast<uint16_t>(static_cast<unsigned>(value) << 6 | zigzag[next - 1]);
     }
-    // The window is too short for values that leave ten bits.
-    void add_pair(uint64_t pair, size_t place, size_t next) {
-        const size_t second = place + first_advance_of(pair);
-        out[0] = entry(second, first_value_of(pair));
-        out[1] = entry(next, second_value_of(pair));
-        // If there is one, it comes twice.
-        out += 1 + static_cast<size_t>(next != second);
+    // Values of pairs do not leave ten bits.
+    void add_pair(uint64_t pair, uint64_t bits, size_t place, size_t next) {
+        const size_t first = place + first_advance_of(pair);
+        const int value = first_value_of(pair), second = second_value_of(pair, bits);
+        sizes += static_cast<uint64_t>(std::abs(value) + std::abs(second));
+        *out = entry(first, value);
+        out += static_cast<size_t>(first <= next);
+        *out = entry(next, second);
+        out += static_cast<size_t>(first != next && place != next);
     }
+    void add_last_pair(uint64_t pair, uint64_t bits, size_t place, size_t next) { add_pair(pair, bits, place, next); }
     void add(int value, size_t next) {
         const bool fits = value >= -512 && value < 512;
+        sizes += static_cast<uint64_t>(std::abs(value));
         *out++ = entry(next, fits ? value : value & 511);
         if (!fits) *out++ = static_cast<uint16_t>(static_cast<unsigned>(value >> 9) << 6);
     }
 };
 
-// Reads a block but for its first coefficient. Adds the sizes of its values to `sizes`. The cursor is copied, as above;
-// so is the sink.
+// Reads a block but for its first coefficient: returns the last one, in the scan's order, that may be other than zero,
+// or bad_place. The cursor is copied, as above; so is the sink.
 template <typename Sink>
-inline bool read_ac(BitCursor& cursor, const HuffmanTable& table, const uint64_t* pairs, Sink& sink, uint64_t& sizes) {
-    constexpr unsigned ends = HuffmanTable::ends;
+inline size_t read_ac(BitCursor& cursor, const HuffmanTable& table, const uint64_t* pairs, Sink& sink) {
     BitCursor at = cursor;
     Sink to = sink;
-    size_t place = 1;
-    uint64_t sum = 0;
+    size_t place = 1, last = bad_place;
     while (place < block_size) {
         at.refill();
-        for (int n = 0; n < looks_at_once; ++n) {
+        for (int n = 0; n < HuffmanTable::looks_at_once; ++n) {
             const uint64_t pair = pairs[at.bits >> (64 - HuffmanTable::window)];
             const size_t next = place + whole_advance_of(pair);
             if (next < block_size) [[likely]] {
+                to.add_pair(pair, at.bits, place, next);
                 at.drop(pair);
-                to.add_pair(pair, place, next);
-                sum += sizes_of(pair);
                 place = next;
                 continue;
             }
-            if (next == block_size || (next > ends && next < ends + block_size)) {
+            if (ends_block(next)) {
+                const size_t end = next % HuffmanTable::ends;
+                to.add_last_pair(pair, at.bits, place, end);
                 at.drop(pair);
-                if (first_advance_of(pair) > 0) {
-                    to.add_pair(pair, place, next == block_size ? next : next - ends);
-                    sum += sizes_of(pair);
-                }
+                last = end - 1;
                 place = block_size;
             } else {
                 const Symbol symbol = read_symbol(at, table, place);
+                if (symbol.is_value) to.add(symbol.value, symbol.place);
+                if (symbol.place == block_size) last = symbol.is_value ? block_size - 1 : place - 1;
                 place = symbol.place;
-                if (symbol.is_value) {
-                    to.add(symbol.value, place);
-                    sum += static_cast<uint64_t>(std::abs(symbol.value));
-                }
             }
             break;
         }
     }
     cursor = at;
     sink = to;
-    sizes = sum;
-    return place == block_size;
+    return last;
 }
 
 }  // namespace
@@ -173,10 +162,9 @@ inline bool read_ac(BitCursor& cursor, const HuffmanTable& table, const uint64_t
 inline bool BaselineDecoder::read_entries(BitCursor& cursor, const Plane& plane, int16_t first, CodedPart& coded) {
     uint16_t* const begin = coded.entries.data() + coded.entry_count;
     ListedCoefficients listed{begin};
-    uint64_t sizes;
-    if (!read_ac(cursor, *plane.ac, plane.pairs, listed, sizes)) return false;
+    if (read_ac(cursor, *plane.ac, plane.pairs, listed) == bad_place) return false;
     coded.entry_count += static_cast<size_t>(listed.out - begin);
-    if (surely_safe(first, sizes, plane)) return true;
+    if (surely_safe(first, listed.sizes, plane)) return true;
     int16_t values[block_size] = {first};
     for (const uint16_t* one = begin; one < listed.out; ++one) {
         const int value = static_cast<int16_t>(*one) >> 6;
@@ -340,25 +328,32 @@ bool BaselineDecoder::read_mcus(size_t from, size_t to, size_t mcu_row) {
             std::memset(values, 0, block_size * sizeof *values);
             values[0] = static_cast<int16_t>(plane.prediction);
             PlacedCoefficients placed{values};
-            uint64_t sizes;
-            if (!read_ac(at, *plane.ac, plane.pairs, placed, sizes)) return false;
-            if (!surely_safe(values[0], sizes, plane) && !is_safe(values, plane)) return false;
+            const size_t last = read_ac(at, *plane.ac, plane.pairs, placed);
+            if (last == bad_place) return false;
             uint8_t* dst = plane.row(1 + block.down * block_side) + (column - plane.first_column) * block_side;
-            transform_later(plane, values, placed.last, dst);
+            if (!transform_later(plane, values, last, dst)) return false;
         }
     }
     at_ = at;
     return true;
 }
 
-void BaselineDecoder::transform_later(const Plane& plane, const int16_t* values, size_t last, uint8_t* dst) {
+bool BaselineDecoder::transform_later(const Plane& plane, const int16_t* values, size_t last, uint8_t* dst) {
+    pending_.planes[pending_.count] = &plane;
     pending_.blocks[pending_.count] = {values, plane.steps.data(), last, dst, plane.stride};
-    if (++pending_.count == Pending::most) transform_pending();
+    return ++pending_.count < Pending::most || transform_pending();
 }
 
-void BaselineDecoder::transform_pending() {
-    kernels_.transform(pending_.blocks.data(), pending_.count);
-    pending_.count = 0;
+bool BaselineDecoder::transform_pending() {
+    const size_t count = std::exchange(pending_.count, 0);
+    for (size_t n = 0; n < count; ++n) {
+        const int16_t* values = pending_.blocks[n].coefficients;
+        const Plane& plane = *pending_.planes[n];
+        const uint64_t sizes = kernels_.sum_sizes(values) - static_cast<uint64_t>(std::abs(values[0]));
+        if (!surely_safe(values[0], sizes, plane) && !is_safe(values, plane)) return false;
+    }
+    kernels_.transform(pending_.blocks.data(), count);
+    return true;
 }
 
 bool BaselineDecoder::read_row(size_t mcu_row) {
@@ -370,10 +365,9 @@ bool BaselineDecoder::read_row(size_t mcu_row) {
     }
     if (from >= to) from = to = mcus_per_row_;
     if (!read_mcus<false>(0, from, mcu_row) || !read_mcus<true>(from, to, mcu_row) ||
-        !read_mcus<false>(to, mcus_per_row_, mcu_row) || scan_.overran(at_)) {
+        !read_mcus<false>(to, mcus_per_row_, mcu_row) || scan_.overran(at_) || !transform_pending()) {
         return false;
     }
-    transform_pending();
     // libjpeg refuses those that leave 32 bits, which takes more than a row.
     constexpr int64_t most_prediction = 1 << 20;
     return std::all_of(planes_.begin(), planes_.end(),
@@ -420,13 +414,11 @@ bool BaselineDecoder::place_row(size_t mcu_row) {
             uint8_t* dst = plane.row(1 + (row - top) * block_side);
             for (size_t column = plane.first_column; column < plane.end_column; ++column, dst += block_side) {
                 const int16_t* values = scans_.values(c, column, row);
-                if (!is_safe(values, plane)) return false;
-                transform_later(plane, values, scans_.last(c, column, row), dst);
+                if (!transform_later(plane, values, scans_.last(c, column, row), dst)) return false;
             }
         }
     }
-    transform_pending();
-    return true;
+    return transform_pending();
 }
 
 // --- writing ------------------------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ private:
         static constexpr size_t most = 8;
         alignas(32) int16_t values[most][64 + 16];  // in rows; one more place for what leaves the block
         std::array<DctBlock, most> blocks;
+        std::array<const Plane*, most> planes;
         size_t count = 0;
     };
 
@@ -147,8 +148,8 @@ private:
     bool place_row(size_t mcu_row);
     template <bool any_needed>
     bool read_mcus(size_t from, size_t to, size_t mcu_row);
-    void transform_later(const Plane& plane, const int16_t* values, size_t last, uint8_t* dst);
-    void transform_pending();
+    bool transform_later(const Plane& plane, const int16_t* values, size_t last, uint8_t* dst);
+    bool transform_pending();
     void write_rows(size_t mcu_row, const Part& part);
     void write_row(size_t y, size_t mcu_row, const Part& part, uint8_t* dst);
     const uint8_t* colour_row(Plane& plane, size_t y, size_t mcu_row, const Part& part, std::vector<uint8_t>& memory);

@@ -15,11 +15,12 @@ bool HuffmanTable::set(const HuffmanCode& code, bool is_dc) {
 }
 
 HuffmanEntry HuffmanTable::entry_of(unsigned symbol, int length) const {
-    const unsigned run = is_dc_ ? 0 : symbol >> 4, size = is_dc_ ? symbol : symbol & 15;
-    constexpr unsigned longest_run = 15;  // without a value: sixteen zeros
     const auto bits = static_cast<unsigned>(length);
+    if (is_dc_) return (bits + symbol) | value_follows << 6 | bits << 8 | (63 - symbol) << 16;
+    const unsigned run = symbol >> 4, size = symbol & 15;
+    constexpr unsigned longest_run = 15;  // without a value: sixteen zeros
     if (size > 0) return bits | value_follows << 6 | (run + 1) << 8 | size << 16;
-    if (!is_dc_ && run != longest_run) return bits | end_of_block << 6 | run << 8;
+    if (run != longest_run) return bits | end_of_block << 6 | run << 8;
     return bits | (run + 1) << 8;
 }
 
@@ -40,7 +41,7 @@ bool HuffmanTable::build(bool is_dc) {
             HuffmanEntry* place = entries_.data() + (size_t{code} << rest);
             std::fill_n(place, size_t{1} << rest, entry);
             const int size = value_of(entry);
-            if (kind_of(entry) != value_follows || size > rest) continue;
+            if (is_dc || kind_of(entry) != value_follows || size > rest) continue;
             // The value too: the same for each of the bits behind it.
             const HuffmanEntry whole = (entry & 0xFF00u) | static_cast<unsigned>(length + size);
             const int same = rest - size;
@@ -66,35 +67,52 @@ HuffmanEntry HuffmanTable::find_long(uint64_t bits) const {
     return 0;
 }
 
+// Symbol that stands in the window behind so many bits: sizes of its code and of its value, which may be beyond the
+// window. Its kind is long_code where the code is not all in there.
+struct HuffmanTable::Symbol {
+    Kind kind;
+    uint64_t code, size, advance;
+};
+
+HuffmanTable::Symbol HuffmanTable::symbol_at(size_t index, size_t used) const {
+    const HuffmanEntry entry = entries_[(index << used) & (entries - 1)];
+    const Kind kind = kind_of(entry);
+    Symbol symbol{kind, length_of(entry), 0, advance_of(entry)};
+    if (kind == value_follows) symbol.size = static_cast<uint64_t>(value_of(entry));
+    if (kind == value) {
+        symbol.size = static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(std::abs(value_of(entry)))));
+        symbol.code -= symbol.size;
+    }
+    if (used + symbol.code > window) symbol.kind = long_code;
+    return symbol;
+}
+
 const uint64_t* HuffmanTable::pairs() {
     if (has_pairs_) return pairs_.data();
+    constexpr uint64_t most_size = 9;
     for (size_t i = 0; i < entries; ++i) {
-        const HuffmanEntry first = entries_[i];
-        if (kind_of(first) == end_of_block) {
-            pairs_[i] = length_of(first) | ends << 22;
-            continue;
+        uint64_t used = 0, first = nowhere, first_value = 0, advance = 0, before = 0, size = 0;
+        Symbol symbol = symbol_at(i, 0);
+        if (symbol.kind == value) {
+            used = symbol.code + symbol.size;
+            advance = first = symbol.advance;
+            first_value = static_cast<uint16_t>(value_of(entries_[i]));
+            symbol = symbol_at(i, used);
         }
-        if (kind_of(first) != value) {
-            pairs_[i] = stuck << 22;
-            continue;
+        const bool has_value = symbol.kind == value || symbol.kind == value_follows;
+        if (has_value && symbol.size <= most_size && used + symbol.code + symbol.size <= most_bits) {
+            before = used + symbol.code;
+            used = before + symbol.size;
+            advance += symbol.advance;
+            size = symbol.size;
+            symbol = used <= window ? symbol_at(i, used) : Symbol{long_code, 0, 0, 0};
         }
-        uint64_t length = length_of(first), advance = advance_of(first);
-        const auto bits_of = [](HuffmanEntry entry) { return static_cast<uint64_t>(entry >> 16); };
-        const auto size_of = [](HuffmanEntry entry) { return static_cast<uint64_t>(std::abs(value_of(entry))); };
-        uint64_t sizes = size_of(first), values = bits_of(first) << 32 | bits_of(first) << 48;
-        const HuffmanEntry second = entries_[(i << length) & (entries - 1)];
-        if (length + length_of(second) <= window) {
-            if (kind_of(second) == value) {
-                length += length_of(second);
-                advance += advance_of(second);
-                sizes += size_of(second);
-                values = bits_of(first) << 32 | bits_of(second) << 48;
-            } else if (kind_of(second) == end_of_block) {
-                length += length_of(second);
-                advance += ends;
-            }
+        if (symbol.kind == end_of_block) {
+            used += symbol.code;
+            advance += ends;
         }
-        pairs_[i] = length | static_cast<uint64_t>(advance_of(first)) << 6 | sizes << 11 | advance << 22 | values;
+        if (used == 0) advance = stuck;
+        pairs_[i] = used | before << 8 | (63 - size) << 16 | first << 24 | first_value << 32 | advance << 48;
     }
     has_pairs_ = true;
     return pairs_.data();
@@ -102,22 +120,17 @@ const uint64_t* HuffmanTable::pairs() {
 
 const uint16_t* HuffmanTable::runs() {
     if (has_runs_) return runs_.data();
-    pairs();
+    constexpr uint64_t block_size = 64;
     for (size_t i = 0; i < entries; ++i) {
-        uint64_t length = pairs_[i] & 63, advance = whole_advance_of(pairs_[i]);
-        if (advance < ends) {
-            const size_t rest = (i << length) & (entries - 1);
-            const uint64_t pair = pairs_[rest];
-            const HuffmanEntry entry = entries_[rest];
-            if (whole_advance_of(pair) != stuck && length + (pair & 63) <= window) {
-                length += pair & 63;
-                advance += whole_advance_of(pair);
-            } else if (kind_of(entry) == value && length + length_of(entry) <= window) {
-                length += length_of(entry);
-                advance += advance_of(entry);
-            }
+        uint64_t used = 0, advance = 0;
+        while (used < window && advance < ends) {
+            const Symbol symbol = symbol_at(i, used);
+            const uint64_t bits = used + symbol.code + symbol.size;
+            if (symbol.kind == long_code || bits > most_bits || advance + symbol.advance > block_size) break;
+            used = bits;
+            advance += symbol.kind == end_of_block ? ends : symbol.advance;
         }
-        runs_[i] = static_cast<uint16_t>(length | advance << 6);
+        runs_[i] = static_cast<uint16_t>(used | (used == 0 ? stuck : advance) << 6);
     }
     has_runs_ = true;
     return runs_.data();

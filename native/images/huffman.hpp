@@ -21,9 +21,10 @@ struct HuffmanCode {
 };
 
 // Zigzag order: positions of the coefficients of a scan in a block.
-// A run that leads out of the block is noticed at the block's end, so there is room for the longest.
-inline constexpr std::array<uint8_t, 64 + 16> zigzag = [] {
-    std::array<uint8_t, 64 + 16> order{};
+// A run that leads out of the block is noticed at the block's end, so there is room for the longest; and for
+// HuffmanTable::nowhere.
+inline constexpr std::array<uint8_t, 64 + 80> zigzag = [] {
+    std::array<uint8_t, 64 + 80> order{};
     order.fill(64);
     size_t n = 0;
     for (size_t diagonal = 0; diagonal < 15; ++diagonal) {
@@ -41,6 +42,8 @@ inline constexpr std::array<uint8_t, 64 + 16> zigzag = [] {
 //   bits 8..15   how many coefficients further it leads; of an end of block, the size of the number of blocks in a
 //                progressive scan
 //   bits 16..31  the value, or how many bits the value has where it is not in the window
+// Those of first coefficients differ: bits 0..5 count the value too, 8..13 how many of them come before it, and
+// 16..21 are 63 less its size.
 using HuffmanEntry = uint32_t;
 
 class HuffmanTable {
@@ -58,24 +61,31 @@ public:
     // The entry of a code longer than the window; 0 if there is none such. Its value is never in it.
     HuffmanEntry find_long(uint64_t bits) const;
 
-    // Two symbols in one look, where the window holds them; for blocks that are needed:
-    //   bits 0..5    how many bits they take
-    //   bits 6..10   how many coefficients further the first leads; 0 where there is none
-    //   bits 11..21  the sizes of their values, added up
-    //   bits 22..31  how many coefficients further both lead, plus `ends` with an end of block behind them, or
-    //                `stuck` where the window does not hold even one
-    //   bits 32..47, 48..63  their values. Where there is one symbol, the second is the first again.
+    // Two symbols in one look, or one; for blocks that are needed. Of the second only the code has to be in the window:
+    // its value is taken from the bits.
+    //   bits 0..5    how many bits they take, at most `most_bits`
+    //   bits 8..13   how many of them come before the second's value
+    //   bits 16..21  63 less the size of that value, which has nine bits at most
+    //   bits 24..31  how many coefficients further the first leads; `nowhere` where there is none
+    //   bits 32..47  the first's value
+    //   bits 48..63  how many coefficients further both lead: as far as the first where there is no second. Plus `ends`
+    //                with an end of block behind them, or `stuck` where the code is too long
     const uint64_t* pairs();
 
     // For blocks that are skipped: as many symbols as the window holds. Bits 0..5 are the bits they take; how many
     // coefficients further they lead stands from bit 6 on, with `ends` and `stuck` as above.
     const uint16_t* runs();
 
-    static constexpr unsigned ends = 128, stuck = 512;
+    static constexpr unsigned ends = 128, stuck = 512, nowhere = 80;
+    // Looks at pairs or runs that the bits of a refill are enough for, and what each may take.
+    static constexpr int looks_at_once = 3;
+    static constexpr size_t most_bits = 56 / looks_at_once;
 
 private:
     bool build(bool is_dc);
     HuffmanEntry entry_of(unsigned symbol, int length) const;
+    struct Symbol;
+    Symbol symbol_at(size_t index, size_t used) const;
 
     HuffmanCode code_;
     bool valid_ = false, is_dc_ = false, has_pairs_ = false, has_runs_ = false;
@@ -91,11 +101,19 @@ inline HuffmanTable::Kind kind_of(HuffmanEntry entry) { return static_cast<Huffm
 inline size_t advance_of(HuffmanEntry entry) { return (entry >> 8) & 255; }
 inline int value_of(HuffmanEntry entry) { return static_cast<int32_t>(entry) >> 16; }
 
-inline size_t first_advance_of(uint64_t pair) { return (pair >> 6) & 31; }
-inline uint64_t sizes_of(uint64_t pair) { return (pair >> 11) & 2047; }
-inline size_t whole_advance_of(uint64_t pair) { return (pair >> 22) & 1023; }
+inline size_t first_advance_of(uint64_t pair) { return static_cast<uint8_t>(pair >> 24); }
+inline size_t whole_advance_of(uint64_t pair) { return pair >> 48; }
 inline int16_t first_value_of(uint64_t pair) { return static_cast<int16_t>(pair >> 32); }
-inline int16_t second_value_of(uint64_t pair) { return static_cast<int16_t>(pair >> 48); }
+
+// A value as JPEG writes it, from bits that begin with it: those that begin with 0 are negative, less one. Without a
+// branch, since half of them are. `shift` is 63 less the size; only its low six bits count.
+inline int read_value(uint64_t bits, uint64_t shift) {
+    const auto negative = static_cast<uint64_t>(~(static_cast<int64_t>(bits) >> 63));
+    return static_cast<int>(((bits ^ negative) >> 1 >> (shift & 63)) ^ negative) - static_cast<int>(negative);
+}
+
+// The second's, from the bits that the pair was looked up by; 0 where there is none.
+inline int second_value_of(uint64_t pair, uint64_t bits) { return read_value(bits << (pair >> 8 & 63), pair >> 16); }
 
 // A place among bits, to be copied into a function's own variables while it works.
 struct BitCursor {
@@ -119,14 +137,26 @@ struct BitCursor {
         count -= number;
     }
 
-    // A value of so many bits, 1 to 15, as JPEG writes them: those that begin with 0 are negative.
+    // A value of so many bits, 1 to 15.
     int take_value(size_t size) {
-        const auto raw = static_cast<int>(bits >> (64 - size));
-        const int offset = static_cast<int64_t>(bits) < 0 ? 0 : 1 - (1 << size);
+        const int value = read_value(bits, 63 - size);
         drop(size);
-        return raw + offset;
+        return value;
     }
 };
+
+// Adds the difference of a block's first coefficient from that of the block before. False where the bits mean nothing.
+inline bool read_dc(BitCursor& at, const HuffmanTable& table, int64_t& prediction) {
+    at.refill();
+    HuffmanEntry entry = table[at.bits];
+    if (kind_of(entry) == HuffmanTable::long_code) [[unlikely]] {
+        entry = table.find_long(at.bits);
+        if (entry == 0) return false;
+    }
+    prediction += read_value(at.bits << (entry >> 8 & 63), entry >> 16);
+    at.drop(entry);
+    return true;
+}
 
 // A scan's bytes without the zeros that JPEG stuffs behind each 0xFF. They are taken out for some thousands of
 // bytes ahead, so that the bits can be had without looking at them.

@@ -223,20 +223,14 @@ const uint8_t* ProgressiveScans::read_scan(const Scan& scan, const uint8_t* data
 
 bool ProgressiveScans::read_dc(BitCursor& at, Plane& plane, const Scan& scan, size_t n, size_t column, size_t row) {
     int16_t* values = plane.find(column, row);
-    at.refill();
     if (scan.before > 0) {
+        at.refill();
         const bool set = static_cast<int64_t>(at.bits) < 0;
         at.drop(1);
         if (set && values != nullptr) values[0] = static_cast<int16_t>(values[0] | 1 << scan.shift);
         return true;
     }
-    const HuffmanTable& table = dc_tables_[scan.dc_table[n]];
-    HuffmanEntry entry = table[at.bits];
-    if (kind_of(entry) == HuffmanTable::long_code && (entry = table.find_long(at.bits)) == 0) return false;
-    at.drop(entry);
-    const int value = value_of(entry);
-    const bool follows = kind_of(entry) == HuffmanTable::value_follows;
-    plane.prediction += follows ? at.take_value(static_cast<size_t>(value)) : value;
+    if (!batchplant::read_dc(at, dc_tables_[scan.dc_table[n]], plane.prediction)) return false;
     const int64_t whole = plane.prediction * (int64_t{1} << scan.shift);
     if (std::abs(whole) > most_value) return false;
     if (values != nullptr) values[0] = static_cast<int16_t>(whole);

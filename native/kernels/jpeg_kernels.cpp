@@ -52,6 +52,12 @@ void transform_block(const DctBlock& block) {
 
 void transform(const DctBlock* blocks, size_t count) { std::for_each_n(blocks, count, transform_block); }
 
+uint64_t sum_sizes(const int16_t* coefficients) {
+    int sum = 0;
+    for (size_t n = 0; n < 64; ++n) sum += std::abs(int{coefficients[n]});
+    return static_cast<uint64_t>(sum);
+}
+
 void widen(const uint8_t* src, uint8_t* dst, size_t count) {
     for (size_t x = 0; x < count; ++x, ++src) {
         dst[2 * x] = static_cast<uint8_t>((3 * src[0] + src[-1] + 1) >> 2);
@@ -100,6 +106,6 @@ bool dct_is_safe(const int16_t* products) {
     return true;
 }
 
-const JpegKernels portable_jpeg_kernels = {transform, widen, widen_between, to_rgb, gray_to_rgb};
+const JpegKernels portable_jpeg_kernels = {transform, sum_sizes, widen, widen_between, to_rgb, gray_to_rgb};
 
 }  // namespace batchplant

@@ -48,6 +48,9 @@ struct JpegKernels {
     // The products must pass dct_is_safe().
     void (*transform)(const DctBlock* blocks, size_t count);
 
+    // Sizes of the coefficients of a block, added up. Sums above 65535 need not be exact, but are not below it.
+    uint64_t (*sum_sizes)(const int16_t* coefficients);
+
     // Twice as many values from `count` of a row, a quarter of a neighbour mixed in. src[-1] and src[count] are
     // neighbours too.
     void (*widen)(const uint8_t* src, uint8_t* dst, size_t count);

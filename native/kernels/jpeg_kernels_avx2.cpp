@@ -134,6 +134,20 @@ void transform(const DctBlock* blocks, size_t count) {
     if (waiting != nullptr) transform_both(*waiting, *waiting);
 }
 
+uint64_t sum_sizes(const int16_t* coefficients) {
+    __m256i sum = _mm256_setzero_si256();
+    for (size_t n = 0; n < 64; n += 16) {
+        const auto* from = reinterpret_cast<const __m256i*>(coefficients + n);
+        sum = _mm256_adds_epu16(sum, _mm256_abs_epi16(_mm256_loadu_si256(from)));
+    }
+    // Even and odd lanes as 32 bits, for sums that cannot be too large.
+    const __m256i even = _mm256_and_si256(sum, _mm256_set1_epi32(0xFFFF)), odd = _mm256_srli_epi32(sum, 16);
+    const __m256i wide = _mm256_add_epi32(even, odd);
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    four = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return static_cast<uint64_t>(_mm_cvtsi128_si32(four)) + static_cast<uint64_t>(_mm_extract_epi32(four, 1));
+}
+
 // --- rows ---------------------------------------------------------------------------------------------------
 
 __m256i times_three(__m256i value) { return _mm256_add_epi16(value, _mm256_add_epi16(value, value)); }
@@ -226,7 +240,7 @@ void gray_to_rgb(const uint8_t* y, uint8_t* dst, size_t count) {
 
 }  // namespace
 
-const JpegKernels avx2_jpeg_kernels = {transform, widen, widen_between, to_rgb, gray_to_rgb};
+const JpegKernels avx2_jpeg_kernels = {transform, sum_sizes, widen, widen_between, to_rgb, gray_to_rgb};
 
 }  // namespace batchplant
 

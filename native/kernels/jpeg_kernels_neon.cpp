@@ -154,6 +154,14 @@ void transform(const DctBlock* blocks, size_t count) {
     for (size_t n = 0; n < count; ++n) transform_block(blocks[n]);
 }
 
+uint64_t sum_sizes(const int16_t* coefficients) {
+    uint32x4_t sum = vdupq_n_u32(0);
+    for (size_t n = 0; n < 64; n += 8) {
+        sum = vpadalq_u16(sum, vreinterpretq_u16_s16(vabsq_s16(vld1q_s16(coefficients + n))));
+    }
+    return vaddvq_u32(sum);
+}
+
 // --- rows ---------------------------------------------------------------------------------------------------
 
 void widen(const uint8_t* src, uint8_t* dst, size_t count) {
@@ -232,7 +240,7 @@ void gray_to_rgb(const uint8_t* y, uint8_t* dst, size_t count) {
 
 }  // namespace
 
-const JpegKernels neon_jpeg_kernels = {transform, widen, widen_between, to_rgb, gray_to_rgb};
+const JpegKernels neon_jpeg_kernels = {transform, sum_sizes, widen, widen_between, to_rgb, gray_to_rgb};
 
 }  // namespace batchplant
 
