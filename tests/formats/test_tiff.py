@@ -126,6 +126,37 @@ def test_jpeg_tiles(tmp_path):
     assert np.array_equal(array[20:70, 30:100], wanted[20:70, 30:100])
 
 
+@pytest.mark.parametrize(
+    ("photometric", "options"),
+    [
+        ("rgb", {"subsampling": 2}),
+        ("rgb", {"keep_rgb": True}),
+        ("ycbcr", {"subsampling": 1}),
+        ("minisblack", {}),
+    ],
+)
+def test_jpeg_tiles_with_headers_of_their_own(photometric, options, tmp_path):
+    """What colours mean is said by JFIF or Adobe in the tile where it has them, else by the page."""
+    pillow = pytest.importorskip("PIL.Image")
+    y, x = np.mgrid[:64, :64]
+    tile = np.stack([y * 3, x * 3, y + x], axis=-1).astype(np.uint8)[
+        ..., : 1 if photometric == "minisblack" else 3
+    ]
+    out = io.BytesIO()
+    pillow.fromarray(tile.squeeze()).save(out, "JPEG", quality=92, **options)
+    subsampling = (2, 1) if photometric == "ycbcr" else None
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        writer.write(
+            iter([out.getvalue()] * 4), shape=(128, 128, 3)[: 2 + (tile.shape[2] > 1)], dtype="u1", tile=(64, 64),
+            compression="jpeg", photometric=photometric, subsampling=subsampling, metadata=None,
+        )  # fmt: skip
+    wanted = tifffile.imread(tmp_path / "a.tif")
+    assert np.abs(wanted[:64, :64].reshape(tile.shape).astype(int) - tile).mean() < 1
+    assert np.array_equal(np.asarray(bp.open(tmp_path / "a.tif").array("data")), wanted)
+    tiles = next(iter(bp.Loader(bp.open(tmp_path / "a.tif", tiles=True), 4)))["image"]
+    assert np.array_equal(np.asarray(tiles[3]).squeeze(), wanted[64:, 64:].squeeze())
+
+
 IMAGES = {"jpeg2000": 34712, "aperio": 33005, "webp": 50001, "lerc": 34887}
 
 
