@@ -191,6 +191,7 @@ def test_splits_and_nested_features(kind: str, tmp_path: Path) -> None:
         assert batch["image"].shape == (4, 8, 6, 3)
     for split, rows in {
         "test": range(16, 20),
+        "all": range(20),
         "train[:25%]": range(4),
         "train[-3:]": range(13, 16),
         "train[5:7]+test[:50%]": [5, 6, 16, 17],

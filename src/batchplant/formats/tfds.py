@@ -86,7 +86,8 @@ class Leaf:
 class TfdsReader(Reader):
     """Reads folders of TensorFlow Datasets.
 
-    ``split``: such as ``"train"``, ``"train[:10%]"``, ``"train[100:]+test"``; needed where there are several.
+    ``split``: such as ``"train"``, ``"train[:10%]"``, ``"train[100:]+test"``, ``"all"``; needed where there are
+    several.
     ``steps``: of RLDS, ``"flat"`` (default: a sample is a step) or ``"episodes"`` (a sample is an episode).
     """
 
@@ -131,7 +132,10 @@ class TfdsReader(Reader):
 
     def _open(self, splits: Mapping[str, Any], instruction: str) -> tuple[Reader, I64]:
         """Return the records of the splits, and those of them that are asked for."""
-        parts = [_INSTRUCTION.fullmatch(part.strip()) for part in instruction.split("+")]
+        names = [part.strip() for part in instruction.split("+")]
+        # TensorFlow Datasets calls the sum of its splits so.
+        names = [*splits] if names == ["all"] and "all" not in splits else names
+        parts = [_INSTRUCTION.fullmatch(name) for name in names]
         files: list[str] = []
         firsts: dict[str, tuple[int, int]] = {}
         chosen: list[tuple[str, slice]] = []
