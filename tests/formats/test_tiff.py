@@ -148,7 +148,8 @@ def test_jpeg_tiles_with_headers_of_their_own(photometric, options, tmp_path):
     with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
         writer.write(
             iter([out.getvalue()] * 4), shape=(128, 128, *tile.squeeze().shape[2:]), dtype="u1",
-            tile=(64, 64), compression="jpeg", photometric=photometric, subsampling=subsampling, metadata=None,
+            tile=(64, 64), compression="jpeg", photometric=photometric, subsampling=subsampling,
+            metadata=None,
         )  # fmt: skip
     wanted = tifffile.imread(tmp_path / "a.tif")
     assert np.abs(wanted[:64, :64].reshape(tile.shape).astype(int) - tile).mean() < 1
