@@ -207,8 +207,7 @@ def _ring(ring: Any) -> list[float]:
         points = points.reshape(-1)
     if points.ndim != 1 or points.size < 6 or points.size % 2 or not np.isfinite(points).all():
         raise SchemaError("a ring is x and y of three points or more, [x, y, x, y, x, y, …]")
-    flat: list[float] = points.tolist()
-    return flat
+    return points.tolist()
 
 
 def _encode_media(field: Field, value: Any) -> Any:

@@ -77,8 +77,7 @@ class HuggingFace:
         return list(self._encode(texts, add_special_tokens=self._special))
 
     def id_of(self, token: str) -> int | None:
-        token_id: int | None = self._tokenizer.token_to_id(token)
-        return token_id
+        return self._tokenizer.token_to_id(token)
 
     def end(self) -> int | None:
         return next((token_id for name in END_TOKENS if (token_id := self.id_of(name)) is not None), None)

@@ -240,8 +240,7 @@ def texts_of(cells: Ragged) -> tuple[list[str | None], dict[int, Exception]]:
 def _ids_in(encoding: Any) -> Sequence[int]:
     """Return the ids in a tokenizer's result for one text."""
     if hasattr(encoding, "ids"):
-        ids: Sequence[int] = encoding.ids
-        return ids
+        return encoding.ids
     if isinstance(encoding, Mapping) and "input_ids" in encoding:
         encoding = encoding["input_ids"]
     try:
@@ -250,8 +249,7 @@ def _ids_in(encoding: Any) -> Sequence[int]:
         array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise DecodeError(f"a tokenizer gives a row of ids, not {type(encoding).__name__} of {array.dtype}")
-    numbers: list[int] = array.tolist()
-    return numbers
+    return array.tolist()
 
 
 def _remake(kind: type[Tokenizer], tokenizer: Any, options: dict[str, Any], digest: str) -> Tokenizer:

@@ -62,8 +62,7 @@ class _SameModule(Loader):
         spec = importlib.util.find_spec(self._name)
         # Editable installs wrap the loader of files in one of their own.
         get_code = getattr(spec.loader, "get_code", None) if spec else None
-        code: CodeType | None = get_code(self._name) if get_code else None
-        return code
+        return get_code(self._name) if get_code else None
 
 
 def install_aliases() -> None:

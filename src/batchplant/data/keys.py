@@ -159,8 +159,7 @@ def same_cells(left: Column, right: Column) -> Flags:
     if not isinstance(left, Ragged) and not isinstance(right, Ragged):
         width = left.dtype.itemsize * math.prod(left.shape[1:])
         left_bytes, right_bytes = (as_bytes(column).reshape(len(column), width) for column in (left, right))
-        equal: Flags = (left_bytes == right_bytes).all(axis=1)
-        return equal
+        return (left_bytes == right_bytes).all(axis=1)
     (left_data, left_starts, sizes), (right_data, right_starts, right_sizes) = map(column_runs, (left, right))
     same = sizes == right_sizes
     rows = np.flatnonzero(same & (sizes > 0))
@@ -172,8 +171,7 @@ def same_cells(left: Column, right: Column) -> Flags:
         _native.copy_runs(data, np.ascontiguousarray(starts[rows]), lengths, copy, ends[:-1].copy())
     different = np.flatnonzero(copies[0] != copies[1])
     same[rows[np.searchsorted(ends, different, side="right") - 1]] = False
-    flags: Flags = same
-    return flags
+    return same
 
 
 def is_table(arrays: index.Arrays, samples: int) -> bool:

@@ -375,8 +375,7 @@ class Mix(ReaderWrapper):
     def weighted_sources(self) -> npt.NDArray[np.bool_]:
         """Flags of the sources that have a weight at some position."""
         every = [self._weights, *(weights for _, weights in self._plan["schedule"])]
-        has_weight: npt.NDArray[np.bool_] = np.max(every, axis=0) > 0
-        return has_weight
+        return np.max(every, axis=0) > 0
 
     def _blocks_of(self, source: int) -> orders.BlockIndex:
         reader = self.base.readers[source] if isinstance(self.base, Concat) else None

@@ -64,8 +64,7 @@ class ReaderTuning:
 
 def open_reader(source: Any, **options: Any) -> Reader:
     """Open a dataset as :func:`batchplant.open` does."""
-    reader: Reader = hooks.part("open")(source, **options)
-    return reader
+    return hooks.part("open")(source, **options)
 
 
 class Reader:
@@ -615,8 +614,7 @@ class Reader:
 
     def _repr_html_(self) -> str:
         """Render its fields and first samples, small, for notebooks."""
-        text: str = hooks.part("notebook").reader_html(self)
-        return text
+        return hooks.part("notebook").reader_html(self)
 
     def _names(self, fields: Iterable[str] | None) -> tuple[str, ...]:
         """Return the names of these fields, checked; None: of all."""

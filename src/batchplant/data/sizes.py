@@ -64,8 +64,7 @@ def known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | No
 
 def _read_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64:
     sizes = [np.maximum(column_runs(column)[2], 0) for column in reader.read(indices, fields).values()]
-    total: I64 = np.sum(sizes, axis=0, dtype=np.int64)
-    return total
+    return np.sum(sizes, axis=0, dtype=np.int64)
 
 
 def _read_size(reader: Reader, fields: Sequence[str], index: int) -> I64:

@@ -74,8 +74,7 @@ def numpy_dtype(name: str) -> AnyDType:
     with needs(f"arrays of {name} need ml_dtypes", "models"):
         import ml_dtypes
     try:
-        dtype: AnyDType = np.dtype(getattr(ml_dtypes, name))
-        return dtype
+        return np.dtype(getattr(ml_dtypes, name))
     except AttributeError:
         raise MissingLibraryError(
             f'arrays of {name} need a newer ml_dtypes: pip install "batchplant[models]"'

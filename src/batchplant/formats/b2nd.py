@@ -71,8 +71,7 @@ class Blocks(Array):
         # The library raises many kinds on damaged bytes.
         with exceptions_as(DamagedError, "a chunk does not unpack", Exception, path=self.path):
             box = array[tuple(slice(pick[0], pick[-1] + 1) for pick in picks)]
-        values: AnyArray = np.asarray(box, self.dtype)[tuple(slice(None, None, pick.step) for pick in picks)]
-        return values
+        return np.asarray(box, self.dtype)[tuple(slice(None, None, pick.step) for pick in picks)]
 
     def _open(self) -> tuple[Source, Any]:
         """Return the source of the file, and the array of the library in its bytes."""
@@ -100,8 +99,7 @@ class Channel(Array):
         self._array = array
 
     def _take(self, picks: Picks) -> AnyArray:
-        values: AnyArray = self._array._take((range(1), *picks))[0]
-        return values
+        return self._array._take((range(1), *picks))[0]
 
     def _stored(self) -> int | None:
         return self._array._stored()

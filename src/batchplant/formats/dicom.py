@@ -212,8 +212,7 @@ class Slices(ChunkedArray):
     def _pixels(self, plane: Plane) -> AnyArray:
         source = open_source(plane.path)
         try:
-            values: AnyArray = _pydicom().pixels.pixel_array(_file(source), index=plane.frame)
-            return values
+            return _pydicom().pixels.pixel_array(_file(source), index=plane.frame)
         # The library raises many kinds on damaged bytes.
         except Exception as error:
             raise source.failure() or _unreadable(error, plane.path) from None

@@ -211,8 +211,7 @@ def _field(key: dict[str, Any], length: int) -> Field:
         field = text.field_of(classes) or field
     kind: Any = type(field)
     described = {**field.__dict__, "optional": optional}
-    result: Field = kind(**described)
-    return result
+    return kind(**described)
 
 
 def _texts(field: Field, data: U8, kind: U8, start: I64, size: I64, foreign: bool) -> text.Texts:

@@ -226,8 +226,7 @@ class Tissue:
         high = np.clip(np.ceil((positions + self._box) * self._scale).astype(np.int64), low + 1, edges)
         (top, left), (bottom, right), sums = low.T, high.T, self._sums
         tissue = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
-        flags: npt.NDArray[np.bool_] = tissue >= self._share * (high - low).prod(axis=1)
-        return flags
+        return tissue >= self._share * (high - low).prod(axis=1)
 
 
 def threshold(values: AnyArray) -> int:

@@ -163,8 +163,7 @@ def joined(rings: list[list[float]]) -> list[float]:
         offset, to = (int(index) for index in np.unravel_index(int(np.argmin(apart)), apart.shape))
         turned = np.roll(ring_points, -to, axis=0)
         outline = np.concatenate([outline[: offset + 1], turned, turned[:1], outline[offset:]])
-    result: list[float] = outline.reshape(-1).tolist()
-    return result
+    return outline.reshape(-1).tolist()
 
 
 # -- layout -------------------------------------------------------------------------------------------

@@ -94,8 +94,7 @@ class Delivery:
 
     def allocate(self, size: int) -> U8:
         """Allocate memory that the device can copy from at full speed."""
-        memory: U8 = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
-        return memory
+        return torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda).numpy()
 
     def images(self, on_cpu: OnCpu, decode: str, share: float | None, prefetch_batches: int) -> OnDevice:
         """Return the backend that makes images on the device."""

@@ -94,5 +94,4 @@ def _upkeep(path: str | os.PathLike[str], format: str | None, options: dict[str,
         kind = f"it is {lake.name}" if lake else "it is a folder of files"
         lakes = f"{', '.join(names[:-1])} and {names[-1]}"
         raise OptionError(f"{kind}, and only {lakes} tables have versions", path=text)
-    upkeep: Upkeep = lake.upkeep(text, **accept(lake.name, lake.upkeep, options))
-    return upkeep
+    return lake.upkeep(text, **accept(lake.name, lake.upkeep, options))

@@ -144,8 +144,7 @@ class CachedImages:
 
     def free(self, ids: I64) -> Flags:
         """Return which are neither cached nor claimed."""
-        free: Flags = self._address[ids] == 0
-        return free
+        return self._address[ids] == 0
 
     def claim(self, ids: I64) -> Flags:
         """Claim free images for the caller, who will cache them; returns which they are."""

@@ -367,8 +367,7 @@ class Loader:
         if batch_size is None:
             raise OptionError("the plan has no batch_size: give one", path=plan.path)
         mix = plan.located(lambda: Mix(plan.open(), **plan.options))
-        loader: Self = plan.located(lambda: cls(mix, batch_size, **options))
-        return loader
+        return plan.located(lambda: cls(mix, batch_size, **options))
 
     def _on_cpu(self, engine: _native.Engine) -> OnCpu:
         decode = self.config.decode
@@ -802,8 +801,7 @@ class Loader:
 
     def _repr_html_(self) -> str:
         """Return its first batch, small, for notebooks."""
-        text: str = hooks.part("notebook").loader_html(self)
-        return text
+        return hooks.part("notebook").loader_html(self)
 
     def close(self) -> None:
         """Stop the running epochs and the engine's threads."""

@@ -84,8 +84,7 @@ def as_op(step: object) -> Op:
         raise OptionError(f"write {step.__name__}() with parentheses")
     if torch is not None and isinstance(step, torch.nn.Module):
         # The plan knows no framework; the module is of one.
-        wrapped: Op = hooks.part("torch").ModuleWrapper(step)
-        return wrapped
+        return hooks.part("torch").ModuleWrapper(step)
     if callable(step):
         return Function(step)
     raise OptionError(f"a pipeline holds ops and functions, not {step!r}")

@@ -96,8 +96,7 @@ class Skipping:
         samples = numbers if self._indices is None else self._indices[numbers]
         rows = self._reader._base_rows(samples) if isinstance(self._reader, Mix) else samples
         nearest = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
-        skipped: Flags = self._rows[nearest] == rows
-        return skipped
+        return self._rows[nearest] == rows
 
     def shard(self, shard: orders.Shard | PackedShard, epoch: int) -> orders.Batches:
         """Return the batches of a shard without what is skipped."""

@@ -152,8 +152,7 @@ class MoveBoxes(Mover):
         """Return left, top, right, bottom of boxes in the images of these rows, in pixels."""
         corners = corners_of(values[:, :4].astype(np.float64), self._stored).reshape(-1, 2, 2)
         scale = np.expand_dims(self._scale_by_row(sizes, rows, stored=True), -2)
-        scaled: F64 = (corners * scale).reshape(-1, 4)
-        return scaled
+        return (corners * scale).reshape(-1, 4)
 
     def _move_batch(self, batch: Batch, steps: Sequence[Motion], sizes: I32) -> tuple[Batch, Batch]:
         values, offsets = as_ragged(batch, 4)
@@ -370,8 +369,7 @@ class MovePolygons(Mover):
         areas = ring_areas(points.reshape(-1, 2), ring, len(rings))
         owner = np.array([number for number, _ in rings], dtype=np.int64)
         object_areas = np.bincount(owner, weights=areas, minlength=len(objects))
-        scaled: F64 = object_areas * self._scale_by_row(sizes, rows, stored=stored).prod(axis=-1)
-        return scaled
+        return object_areas * self._scale_by_row(sizes, rows, stored=stored).prod(axis=-1)
 
 
 class MoveRle(Mover):
@@ -451,8 +449,7 @@ class MoveMask(Op):
             return op
         copied: Any = copy.copy(op)
         copied.fill = np.array(self.fill)
-        filled: Op = copied
-        return filled
+        return copied
 
     def infer(self, spec: Spec) -> Spec:
         # The plan puts the steps in its place before it asks them.
@@ -617,8 +614,7 @@ def bounding_boxes(boxes: F64, matrix: F64) -> F64:
 
 
 def area_of(boxes: F64) -> F64:
-    areas: F64 = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return areas
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
 # -- rings -------------------------------------------------------------------------------------------------

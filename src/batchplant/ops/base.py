@@ -90,8 +90,7 @@ class Draws:
 
     def integers(self, high: int | I64) -> I64:
         """Return integers from 0 up to, not including, ``high`` (a number, or one for each sample)."""
-        integers: I64 = np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
-        return integers
+        return np.minimum(np.floor(self.uniform() * high), np.asarray(high) - 1).astype(np.int64)
 
     def chance(self, probability: float) -> npt.NDArray[np.bool_]:
         """True with this probability."""

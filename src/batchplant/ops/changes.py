@@ -410,8 +410,7 @@ def numbers_of(key: U64, first: int, end: int) -> I64:
     words = derive(key, np.arange(first // LANES, -(-end // LANES)))
     lanes = (words[:, None] >> (12 * np.arange(LANES, dtype=np.uint64))) & np.uint64(4095)
     start = first - first // LANES * LANES
-    numbers: I64 = lanes.reshape(-1)[start : start + end - first].astype(np.int64)
-    return numbers
+    return lanes.reshape(-1)[start : start + end - first].astype(np.int64)
 
 
 def numbers_on_device(keys: U64, count: int, tensors: Tensors) -> Tensor:

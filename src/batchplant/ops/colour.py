@@ -85,8 +85,7 @@ class ColourOp(ImageOp):
 
 def _levels(values: AnyArray) -> npt.NDArray[np.uint8]:
     """Cut to 0..255; fractions are dropped, as FFCV and torchvision do."""
-    levels: npt.NDArray[np.uint8] = np.clip(values, 0, 255).astype(np.uint8)
-    return levels
+    return np.clip(values, 0, 255).astype(np.uint8)
 
 
 def _blend(images: Batch, base: Batch, ratio: Batch, xp: ModuleType) -> Batch:
@@ -269,8 +268,7 @@ class GaussianBlur(ColourOp):
         half = self.kernel_size // 2
         offsets = np.arange(-half, half + 1)
         kernel = np.exp(-0.5 * (offsets / draws.uniform(*self.sigma)[:, None]) ** 2)
-        weights: AnyArray = (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
-        return weights
+        return (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
 
     def change(self, images: Batch, strength: Batch, xp: ModuleType) -> Batch:
         half = self.kernel_size // 2

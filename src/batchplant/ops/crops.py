@@ -108,10 +108,9 @@ class Resize(ImageDecoder):
             return super().after(sizes)
         # As torchvision rounds a shorter side, and OpenCV's users the others.
         if self.shorter is not None:
-            sizes_after: I32 = (
-                sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)
-            ).astype(np.int32)
-            return sizes_after
+            return (sizes * self.shorter // sizes.min(axis=1, keepdims=True).astype(np.int64)).astype(
+                np.int32
+            )
         return largest_fit(sizes, self.fit or (self.longer or 0, self.longer or 0))
 
     def boxes(self, sizes: I32, draws: Draws) -> F64:
@@ -122,8 +121,7 @@ class Resize(ImageDecoder):
 def largest_fit(sizes: I32, room: tuple[int, int]) -> I32:
     """The largest sizes of these aspects that fit into ``room``."""
     scale = (np.array(room) / sizes).min(axis=1, keepdims=True)
-    fitting: I32 = np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
-    return fitting
+    return np.maximum(np.rint(sizes * scale), 1).astype(np.int32)
 
 
 DEFAULT_RATIO = 224 / 256
@@ -342,8 +340,7 @@ class RandomCrop(Cutting):
 
     def _padded(self, sizes: I32) -> I64:
         left, top, right, bottom = padding_of(self.padding)
-        padded: I64 = np.asarray(sizes, dtype=np.int64) + np.array([top + bottom, left + right])
-        return padded
+        return np.asarray(sizes, dtype=np.int64) + np.array([top + bottom, left + right])
 
     def infer(self, spec: Spec) -> Spec:
         cropped = super().infer(spec)

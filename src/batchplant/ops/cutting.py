@@ -79,8 +79,7 @@ def cuts_of(sizes: I32, motions: Sequence[Motion]) -> Cuts:
 
 def _snap(values: F64) -> F64:
     near = np.rint(values)
-    snapped: F64 = np.where(np.abs(values - near) < EDGE_TOLERANCE, near, values)
-    return snapped
+    return np.where(np.abs(values - near) < EDGE_TOLERANCE, near, values)
 
 
 class Cutting(Op):
@@ -290,8 +289,7 @@ def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: s
         positions[:, 0] = low + scale[:, 0, 0] * 0.5
         index = np.clip(step[:, :, 0].astype(np.int64), 0, positions.shape[1] - 1)
         middle = np.take_along_axis(np.cumsum(positions, axis=1), index, axis=1)[:, :, None]
-        nearest: F64 = (np.clip(np.floor(middle), 0, source - 1) == pixel).astype(np.float64)
-        return nearest
+        return (np.clip(np.floor(middle), 0, source - 1) == pixel).astype(np.float64)
     if filter == "area":
         start = begin + step * scale
         weights = np.clip(np.minimum(start + scale, pixel + 1) - np.maximum(start, pixel), 0, None)
@@ -306,8 +304,7 @@ def _weights(low: Any, high: Any, length: Any, step: Any, source: int, filter: s
         distance = np.abs(pixel + 0.5 - middle) / np.maximum(scale, 1.0)
         weights = _kernel(distance, filter)
     sums = weights.sum(axis=2, keepdims=True)
-    normalized: F64 = weights / np.where(sums == 0, 1.0, sums)
-    return normalized
+    return weights / np.where(sums == 0, 1.0, sums)
 
 
 def _kernel(distance: F64, filter: str) -> F64:

@@ -26,11 +26,9 @@ def torch_dtype(dtype: DType) -> Any:
 def numpy_dtype(dtype: DType) -> AnyDType | None:
     """NumPy's name of a dtype; None where it has none (bfloat16)."""
     if not is_torch_dtype(dtype):
-        plain: AnyDType = np.dtype(dtype)
-        return plain
+        return np.dtype(dtype)
     try:
-        dtype_of_array: AnyDType = sys.modules["torch"].empty(0, dtype=dtype).numpy().dtype
-        return dtype_of_array
+        return sys.modules["torch"].empty(0, dtype=dtype).numpy().dtype
     except TypeError:
         return None
 

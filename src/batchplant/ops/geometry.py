@@ -43,8 +43,7 @@ class Motion:
         """Positions (…, 2) of one image after the motion."""
         points = np.asarray(points, dtype=np.float64)
         moved = points @ self.matrix[row, :, :2].T + self.matrix[row, :, 2]
-        positions: F64 = moved[..., :2] / moved[..., 2:]
-        return positions
+        return moved[..., :2] / moved[..., 2:]
 
 
 def still(sizes: I32) -> Motion:

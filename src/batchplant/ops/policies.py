@@ -325,8 +325,7 @@ def _dirichlet(alpha: float, parts: int, draws: Draws) -> F64:
     total = gammas.sum(axis=1, keepdims=True)
     # Where alpha is so small that all are zero, one of them has it all.
     gammas[:, :1] += total == 0
-    sums: F64 = gammas / gammas.sum(axis=1, keepdims=True)
-    return sums
+    return gammas / gammas.sum(axis=1, keepdims=True)
 
 
 def _gamma(alpha: float, draws: Draws) -> F64:

@@ -57,16 +57,14 @@ class NormalizeTotal(_ValueOp):
         rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         totals = np.bincount(rows, values, len(indptr) - 1)
         totals[totals == 0] = self.target
-        scaled: AnyArray = values * (self.target / totals)[rows].astype(values.dtype)
-        return scaled
+        return values * (self.target / totals)[rows].astype(values.dtype)
 
 
 class Log1p(_ValueOp):
     """The natural logarithm of 1 + the value; zeros, which are not stored, stay zeros."""
 
     def _change(self, values: AnyArray, indptr: I64) -> AnyArray:
-        result: AnyArray = np.log1p(values)
-        return result
+        return np.log1p(values)
 
 
 class Binarize(_SparseOp):
@@ -145,5 +143,4 @@ class ToDense(Op):
         return op
 
     def run(self, batch: Batch, ids: I64, draws: Draws) -> Batch:
-        dense: AnyArray = batch.to_dense(self._numbers)
-        return dense
+        return batch.to_dense(self._numbers)

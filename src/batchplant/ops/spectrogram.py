@@ -271,8 +271,7 @@ def _mels(hertz: F64, scale: str) -> F64:
 
 def _hertz(mels: F64, scale: str) -> F64:
     if scale == "htk":
-        hertz: F64 = 700 * (10 ** (mels / 2595) - 1)
-        return hertz
+        return 700 * (10 ** (mels / 2595) - 1)
     knee = _KNEE / _LINEAR
     return np.where(mels < knee, mels * _LINEAR, _KNEE * np.exp(_STEP * (np.maximum(mels, knee) - knee)))
 

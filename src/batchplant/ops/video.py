@@ -212,8 +212,7 @@ class DecodeVideo(CellOp):
             numbers = np.sort(np.maximum(numbers + jitter, 0))
             if free > 0:
                 numbers = np.minimum(numbers, total - 1)
-        frame_numbers: I64 = numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
-        return frame_numbers
+        return numbers % total if self.short == "loop" else np.minimum(numbers, total - 1)
 
 
 def merge_cuts(ops: list[tuple[Op, str]]) -> list[tuple[Op, str]]:

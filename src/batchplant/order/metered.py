@@ -45,8 +45,7 @@ class Stretch:
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        weights: npt.NDArray[np.float64] = self.shares / int(self.shares.sum())
-        return weights
+        return self.shares / int(self.shares.sum())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,8 +59,7 @@ def kept_neighbours(samples: I64) -> float:
 
 def codes_of(values: npt.ArrayLike) -> I64:
     """Equal values get equal numbers, from 0 on."""
-    codes: I64 = np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return codes
+    return np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def entropy(codes: I64) -> float:

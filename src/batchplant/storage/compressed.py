@@ -70,8 +70,7 @@ def zstd_compress(level: int | None = None) -> Callable[[U8], bytes]:
     codec = pyarrow.Codec("zstd", compression_level=level or 3)
 
     def compress(data: U8) -> bytes:
-        packed: bytes = codec.compress(data.data, asbytes=True)
-        return packed
+        return codec.compress(data.data, asbytes=True)
 
     return compress
 

@@ -450,8 +450,7 @@ def _unsealed(data: bytes) -> dict[str, Any]:
     text, _, checksum = data.removesuffix(b"\n").rpartition(b"\n")
     if int(checksum, 16) != _native.crc32c(text):
         raise ValueError("the checkpoint does not match its checksum")
-    state: dict[str, Any] = json.loads(text)
-    return state
+    return json.loads(text)
 
 
 def _is_foreign(folder: Path, owner: int) -> bool:

@@ -155,5 +155,4 @@ def _sizes(values: Any) -> I64:
 
 def _run_lengths(array: pa.Array) -> I64:
     ends = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
-    lengths: I64 = np.diff(ends, prepend=0)
-    return lengths
+    return np.diff(ends, prepend=0)

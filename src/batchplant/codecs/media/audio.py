@@ -272,8 +272,7 @@ def _before(view: memoryview, encoding: str, start: int) -> int:
 
 
 def _read(file: Any, frames: int, channels: int, dtype: AnyDType) -> Samples:
-    samples: Samples = file.read(out=np.empty((frames, channels), dtype=dtype))
-    return samples
+    return file.read(out=np.empty((frames, channels), dtype=dtype))
 
 
 def _flac_header(view: memoryview) -> Header | None:

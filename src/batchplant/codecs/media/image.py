@@ -121,8 +121,7 @@ def _engine() -> _native.Engine:
     """Return an engine of this thread; one that was made before a fork has lost its own."""
     if getattr(_LOCAL, "process", None) != os.getpid():
         _LOCAL.engine, _LOCAL.process = _native.Engine(1), os.getpid()
-    engine: _native.Engine = _LOCAL.engine
-    return engine
+    return _LOCAL.engine
 
 
 def decode_shrunk(data: Any, longest: int) -> Pixels | None:
@@ -292,8 +291,7 @@ def encode(
         with exceptions_as(EncodeError, "jpeg", ValueError):
             return _native.jpeg_encode(np.ascontiguousarray(expand(pixels)), quality)
     if encoding == "png" and mode in ("LA;16", "RGB;16", "RGBA;16"):
-        packed: bytes = _imagecodecs().png_encode(np.ascontiguousarray(pixels))
-        return packed
+        return _imagecodecs().png_encode(np.ascontiguousarray(pixels))
     if encoding == "tiff" and mode not in ("L", "LA", "RGB", "RGBA", "CMYK", "P", "I;16"):
         return tiff.write(squeeze(pixels))
     options: dict[str, Any] = {}

@@ -81,8 +81,7 @@ def library() -> ModuleType:
     # OSError: the package is there, and the library it wraps is not.
     with needs("this sound needs soundfile", "audio"):
         import soundfile
-    module: ModuleType = soundfile
-    return module
+    return soundfile
 
 
 @functools.cache

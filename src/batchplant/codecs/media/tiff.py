@@ -174,5 +174,4 @@ def library() -> ModuleType:
     logger = logging.getLogger("tifffile")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
-    module: ModuleType = tifffile
-    return module
+    return tifffile

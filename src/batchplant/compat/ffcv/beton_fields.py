@@ -128,8 +128,7 @@ class _NumberField(_FieldWithoutArguments):
 
     @property
     def metadata_type(self) -> DType:
-        dtype: DType = self.decoder_class.dtype
-        return dtype
+        return self.decoder_class.dtype
 
     def encode(self, destination: AnyArray, field: Any, malloc: Malloc) -> None:
         destination[0] = field

@@ -257,8 +257,7 @@ class Loader:
         if isinstance(order, type) and issubclass(order, TraversalOrder):
             return order(self)
         if isinstance(order, TraversalOrder):
-            traversal: TraversalOrder = order(self) if callable(order) else order
-            return traversal
+            return order(self) if callable(order) else order
         raise OptionError(f"order is an OrderOption or a subclass of TraversalOrder, not {order!r}")
 
     def _make_core(self) -> CoreLoader:

@@ -96,10 +96,7 @@ class Compiler:
         if module is None or hasattr(code, "py_func"):
             return code
         parallel = bool(getattr(code, "is_parallel", False)) and cls.num_threads > 1
-        compiled: Callable[..., Any] = module.njit(
-            signature, fastmath=True, nogil=True, error_model="numpy", parallel=parallel
-        )(code)
-        return compiled
+        return module.njit(signature, fastmath=True, nogil=True, error_model="numpy", parallel=parallel)(code)
 
     @classmethod
     def get_iterator(cls) -> Any:

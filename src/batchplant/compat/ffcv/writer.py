@@ -60,8 +60,7 @@ def align_to_page(ptr: int, page_size: int) -> int:
 
 def decode_null_terminated_string(bytes: Any) -> str:
     """Decode ASCII up to the first NUL."""
-    text: str = bytes.tobytes().partition(b"\0")[0].decode("ascii")
-    return text
+    return bytes.tobytes().partition(b"\0")[0].decode("ascii")
 
 
 def s_print(*a: object, **b: Any) -> None:

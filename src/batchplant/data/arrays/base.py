@@ -178,8 +178,7 @@ class Box(NamedTuple):
 
 
 def _from_reader(reader: Any, field: str) -> Array:
-    array: Array = reader.array(field)
-    return array
+    return reader.array(field)
 
 
 def picks_of(key: Any, shape: tuple[int, ...]) -> tuple[Picks, tuple[int, ...]]:

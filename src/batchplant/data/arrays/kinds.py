@@ -221,8 +221,7 @@ class RowsArray(Array):
 
     def _ranges(self, boxes: Sequence[Box]) -> Spans | None:
         rows = np.unique(np.concatenate([np.empty(0, np.int64), *(np.array(box.picks[0]) for box in boxes)]))
-        ranges: Spans | None = self._reader._ranges((self.field,), rows)
-        return ranges
+        return self._reader._ranges((self.field,), rows)
 
 
 def block_shape(shape: Sequence[int], itemsize: int, max_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:

@@ -43,8 +43,7 @@ class Around:
 
     def chosen(self, numbers: I64) -> Flags:
         """Return flags of those of these patches that are cut around a value."""
-        flags: Flags = np.floor((numbers + 1) * self.share) > np.floor(numbers * self.share)
-        return flags
+        return np.floor((numbers + 1) * self.share) > np.floor(numbers * self.share)
 
     def places(self, values: Array | AnyArray, axis: int, numbers: I64) -> I64 | None:
         """Draw a value of interest for each of these patches: (patches, axes); None if there is none.

@@ -329,8 +329,7 @@ class Patches(Reader):
         # With padding a patch may begin before the array.
         places = np.maximum(self._starts(ids), 0) // np.array(self._block)
         places = np.minimum(places, np.array(self._blocks) - 1)
-        blocks: I64 = np.ravel_multi_index(tuple(places.T), self._blocks).astype(np.int64)
-        return blocks
+        return np.ravel_multi_index(tuple(places.T), self._blocks).astype(np.int64)
 
     def _in_order(self, ids: I64) -> I64:
         order: I64 = np.argsort(self._block_of(ids), kind="stable")
@@ -395,8 +394,7 @@ class Patches(Reader):
                 rows = np.abs((rows + length - 1) % (2 * length - 2) - length + 1)
             box.append(slice(int(rows.min()), int(rows.max()) + 1))
             places.append(rows - rows.min())
-        patch: AnyArray = array[tuple(box)][np.ix_(*places)]
-        return patch
+        return array[tuple(box)][np.ix_(*places)]
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         starts = self._starts(self.ids[indices])

@@ -53,8 +53,7 @@ class Probe:
         """Return a function's answer about this file or folder, cached: several formats may ask the same."""
         if question not in self._answers:
             self._answers[question] = question(self)
-        answer: T = self._answers[question]
-        return answer
+        return self._answers[question]
 
     @functools.cached_property
     def source(self) -> Source:

@@ -260,8 +260,7 @@ def _directions(affine: AnyArray) -> list[tuple[int, bool]]:
 def lengths_of(affine: AnyArray) -> AnyArray:
     """Return the distances of neighbouring voxels."""
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths: AnyArray = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
-        return lengths
+        return np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
 
 
 def turned(volume: Volume, orientation: str) -> Volume:

@@ -433,8 +433,7 @@ def _category_numbers(categories: I64, ids: I64, named: bool) -> I64:
         return np.maximum(categories, -1)
     order = np.argsort(ids)
     position = np.searchsorted(ids[order], categories).clip(0, len(ids) - 1)
-    places: I64 = np.where(ids[order][position] == categories, order[position], -1)
-    return places
+    return np.where(ids[order][position] == categories, order[position], -1)
 
 
 def _point_names(categories: list[Any], points: int) -> tuple[str, ...]:

@@ -298,8 +298,7 @@ def _rank(owners: I64, images: I64) -> I64:
     inside = position < len(images)
     rank = np.where(inside, order[np.minimum(position, max(len(images) - 1, 0))] if len(images) else -1, -1)
     matches = images[rank] == owners if len(images) else np.zeros(len(owners), dtype=np.bool_)
-    result: I64 = np.where(inside & matches, rank, -1).astype(np.int64)
-    return result
+    return np.where(inside & matches, rank, -1).astype(np.int64)
 
 
 def _keypoints(rows: _Rows, location: Location, points: int) -> tuple[AnyArray, int]:

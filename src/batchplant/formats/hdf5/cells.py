@@ -274,8 +274,7 @@ class Hdf5Chunks(ChunkedArray):
             error = copy.copy(chunk)
             error.message = f"chunk {'.'.join(map(str, index))}: {error.message}"
             return error
-        values: AnyArray = self._decode(chunk)[..., 0]
-        return values
+        return self._decode(chunk)[..., 0]
 
     def chunk_keys(self, starts: I64, size: Sequence[int]) -> ChunkKeys | None:
         keys = [self._chunks.chunk_key(index) for index in self._touched(starts, size)[0].indices]

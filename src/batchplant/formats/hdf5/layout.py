@@ -555,6 +555,5 @@ def read_texts(
             [sys.executable, "-P", attribute_texts.__file__],
             input=request.encode(), capture_output=True, timeout=timeout_seconds, check=True,
         )  # fmt: skip
-        texts: dict[str, dict[str, Any]] = json.loads(done.stdout)
-        return texts
+        return json.loads(done.stdout)
     return {}

@@ -116,8 +116,7 @@ def _locate_first_in_heap(
     is_first = (number == numbers[rows]) & (size >= sizes[rows].astype(np.uint64))
     is_first &= size <= length - np.uint64(2 * HEAD_BYTES)
     starts[rows[is_first]] = heaps[rows[is_first]] + 2 * HEAD_BYTES
-    remaining: I64 = rows[~is_first]
-    return remaining
+    return rows[~is_first]
 
 
 def _objects(source: Source, heap: int) -> tuple[I64, I64]:
@@ -288,8 +287,7 @@ class Chunks(Stored, DecodedChunks):
         exists = position < len(self.numbers)
         if not exists.all() or not (self.numbers[position] == block).all():
             return None
-        starts: I64 = self.places[position] + (indices - block * self.chunk) * self.width
-        return starts
+        return self.places[position] + (indices - block * self.chunk) * self.width
 
     def needs(self, indices: I64) -> tuple[I64, I64]:
         starts = self.starts(indices)

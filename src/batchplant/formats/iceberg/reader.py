@@ -179,8 +179,7 @@ class IcebergReader(LakeReader):
 
     def _plan(self, snapshot: Snapshot) -> Iterable[FileScanTask]:
         try:
-            tasks: Iterable[FileScanTask] = self._table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
-            return tasks
+            return self._table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
         except (ValueError, NotImplementedError) as error:
             raise UnknownFormatError(f"its deleted rows are not read yet: {first_line(error)}") from None
 

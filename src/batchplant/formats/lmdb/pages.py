@@ -201,5 +201,4 @@ def before(keys: Ragged, bounds: Ragged) -> Flags:
         places = np.arange(len(cells), dtype=np.int64) * width
         _native.copy_runs(cells.data, cells.starts.copy(), cells.sizes, grid.reshape(-1), places)
     left_keys, right_keys = (grid.view(f"S{width}")[:, 0] for grid in padded)
-    result: Flags = (left_keys < right_keys) | ((left_keys == right_keys) & (keys.sizes < bounds.sizes))
-    return result
+    return (left_keys < right_keys) | ((left_keys == right_keys) & (keys.sizes < bounds.sizes))

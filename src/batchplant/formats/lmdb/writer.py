@@ -28,8 +28,7 @@ PAGE = 4096
 def _library() -> ModuleType:
     with needs("writing LMDB needs the package lmdb", "lmdb"):
         import lmdb
-    library: ModuleType = lmdb
-    return library
+    return lmdb
 
 
 class LmdbWriter(RecordWriter):

@@ -99,8 +99,7 @@ class CellLocations:
             self._put(slice(*self._edges[group : group + 2].tolist()), None)
 
     def _files_of(self, groups: I64) -> I64:
-        numbers: I64 = np.searchsorted(self._firsts, groups, side="right") - 1
-        return numbers
+        return np.searchsorted(self._firsts, groups, side="right") - 1
 
     def _rows_of(self, number: int) -> slice:
         return slice(*self._edges[self._firsts[number : number + 2]].tolist())

@@ -24,8 +24,7 @@ ENTRY_POINTS = "batchplant.formats"
 @functools.cache
 def own_format(name: str) -> Format:
     """A format of ours, imported when it is needed: all of them take much longer than one."""
-    module_format: Format = importlib.import_module(f"{formats.__name__}.{name}").FORMAT
-    return module_format
+    return importlib.import_module(f"{formats.__name__}.{name}").FORMAT
 
 
 def own_formats() -> dict[str, Format]:

@@ -54,8 +54,7 @@ class Files(LazyReaders):
     def _open(self, number: int) -> Reader:
         if number in self._ready:
             return self._ready[number]
-        reader: Reader = get_format(self._formats[self.kinds[number]]).reader(self.path(number))
-        return reader
+        return get_format(self._formats[self.kinds[number]]).reader(self.path(number))
 
     def close(self) -> None:
         super().close()

@@ -270,8 +270,7 @@ def _pack(dtype: str, data: U8) -> U8:
     values_per_byte = 8 // bits
     padded = np.pad(data, (0, -len(data) % values_per_byte)) & np.uint8((1 << bits) - 1)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    packed: U8 = np.bitwise_or.reduce(padded.reshape(-1, values_per_byte) << shifts, axis=1)
-    return packed
+    return np.bitwise_or.reduce(padded.reshape(-1, values_per_byte) << shifts, axis=1)
 
 
 def _text_sum(data: memoryview, shape: tuple[int, ...]) -> int:

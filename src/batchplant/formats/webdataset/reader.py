@@ -257,8 +257,7 @@ class WebDatasetReader(Reader):
         return Spans([self._file], starts, sizes)
 
     def blocks(self) -> I64:
-        blocks: I64 = self._arrays["firsts"] // BLOCK_BYTES
-        return blocks
+        return self._arrays["firsts"] // BLOCK_BYTES
 
     def facts(self) -> dict[str, Any]:
         return {

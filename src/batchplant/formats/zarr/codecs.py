@@ -70,8 +70,7 @@ def _step(kind: str, config: dict[str, Any], limit: int) -> Step:
     for name in ("dtype", "astype", "encode_dtype", "decode_dtype"):
         if name in config and np.dtype(config[name]).kind not in "biufcmM":
             raise DamagedError(f"the codec {kind!r} of {config[name]}")
-    decode: Step = numcodecs().get_codec({"id": kind, **config}).decode
-    return decode
+    return numcodecs().get_codec({"id": kind, **config}).decode
 
 
 def _without_crc(data: Any) -> Any:

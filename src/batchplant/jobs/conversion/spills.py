@@ -152,8 +152,7 @@ class _Run:
     def column(self, name: str, low: int, high: int) -> Column:
         values = self._array(f"{_file_name(name)}.values")
         if values is not None:
-            column: Column = values[low:high]
-            return column
+            return values[low:high]
         parts = [self._array(f"{_file_name(name)}.{part}") for part in ("data", "offsets", "shape", "valid")]
         return Ragged(*parts).take(slice(low, high))
 

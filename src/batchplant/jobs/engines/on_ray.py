@@ -71,8 +71,7 @@ class Ray(Engine):
         self._send(pickle.dumps(number))
 
     def next(self, seconds: float) -> tuple[int, Any] | None:
-        ended: tuple[int, Any] | None = self._receive() if self._connection.poll(seconds) else None
-        return ended
+        return self._receive() if self._connection.poll(seconds) else None
 
     def _send(self, data: bytes) -> None:
         # `_receive` reports a dead driver.

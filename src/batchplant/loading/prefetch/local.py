@@ -347,8 +347,7 @@ class LocalPrefetcher(Prefetcher):
     def _allocate(self, size: int) -> U8:
         # Few sizes, so that memory is used again.
         step = 1 << max(20, size.bit_length() - 2)
-        memory: U8 = self._buffers.take((-(-size // step) * step,), np.dtype(np.uint8))
-        return memory
+        return self._buffers.take((-(-size // step) * step,), np.dtype(np.uint8))
 
     def _advise(self, number: int, spans: Spans) -> bool:
         """Have the kernel read; return True if all was resident."""

@@ -171,8 +171,7 @@ class ServiceReader(Reader):
         return self._facts[key]
 
     def _block_sizes(self) -> I64 | None:
-        sizes: I64 | None = self._fact("blocks", self._checked_blocks)[0]
-        return sizes
+        return self._fact("blocks", self._checked_blocks)[0]
 
     def blocks(self) -> I64 | None:
         sizes, blocks = self._fact("blocks", self._checked_blocks)
@@ -188,8 +187,7 @@ class ServiceReader(Reader):
         return self._sizes("sizes")
 
     def boundaries(self) -> I64:
-        starts: I64 = self._fact("boundaries", lambda answer: checked_numbers(answer.get("boundaries"), None))
-        return starts
+        return self._fact("boundaries", lambda answer: checked_numbers(answer.get("boundaries"), None))
 
     def _cell_sizes(self, field: str, indices: I64) -> I64 | None:
         sizes = self._sizes("cell sizes", field=field)
@@ -200,8 +198,7 @@ class ServiceReader(Reader):
             sizes = answer.get("sizes")
             return None if sizes is None else checked_numbers(sizes, self.length)
 
-        sizes: I64 | None = self._fact(name, check, **details)
-        return sizes
+        return self._fact(name, check, **details)
 
     def stored_bytes(self, fields: Sequence[str]) -> float | None:
         """Return the average size of the cells of a sample; None if servers do not know it."""
@@ -231,8 +228,7 @@ def checked_numbers(values: Any, length: int | None) -> I64:
     is_wrong = not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu"
     if is_wrong or (length is not None and len(values) != length) or (values < 0).any():
         raise DamagedError("an answer has other numbers than expected")
-    numbers: I64 = values.astype(np.int64, copy=False)
-    return numbers
+    return values.astype(np.int64, copy=False)
 
 
 def checked_cells(answer: Any, schema: Schema, rows: int) -> Columns:

@@ -136,8 +136,7 @@ class _Builder:
             return kind
         arguments = {key: self._argument(value) for key, value in entry.items() if key != "op"}
         with exceptions_as(OptionError, f"{name} cannot be made", *(CODE_FAULTS if ":" in name else FAULTS)):
-            op: Op = kind(**arguments)
-            return op
+            return kind(**arguments)
 
     def _code(self, name: str) -> type[Op] | FunctionType:
         """Return the class or function that ``package.module:Name`` names."""

@@ -387,10 +387,7 @@ def error_in(answer: Any) -> BatchplantError | None:
             make = AccessError
         path = None if path is None else printable(str(path))
         field = None if field is None else str(field)
-        error: BatchplantError = make(
-            printable(str(message)), path=path, sample=sample, field=field, offset=offset
-        )
-        return error
+        return make(printable(str(message)), path=path, sample=sample, field=field, offset=offset)
 
 
 def _reason(error: Exception) -> str:

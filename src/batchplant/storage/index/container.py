@@ -97,8 +97,7 @@ class Content(NamedTuple):
         data = self.data[start : start + size]
         if _native.crc32c(data.data) != entry["crc"]:
             raise ValueError("it has a damaged array")
-        array: AnyArray = data.view(dtype).reshape(entry["shape"])
-        return array
+        return data.view(dtype).reshape(entry["shape"])
 
     def arrays(self, entries: Facts) -> Arrays:
         return {str(name): self.array(entry) for name, entry in entries.items()}

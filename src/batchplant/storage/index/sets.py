@@ -148,8 +148,7 @@ class IndexSet:
 
     def _text(self, name: str) -> U8:
         number = self._numbers[name]
-        text: U8 = self._texts[int(self._offsets[number]) : int(self._offsets[number + 1])]
-        return text
+        return self._texts[int(self._offsets[number]) : int(self._offsets[number + 1])]
 
     def find(self, car: SideCar) -> Index | None:
         """Return the index of a file; None unless it is here, intact, of this kind, and fresh."""

@@ -325,8 +325,7 @@ def _first(client: Client, name: str) -> Got:
             return Got(got.data, entry.size, entry.tag)
         return got
 
-    first: Got = fetcher().submit(ask, 0, NOW).future.result()
-    return first
+    return fetcher().submit(ask, 0, NOW).future.result()
 
 
 def fetch_whole(url: str) -> U8 | None:

@@ -130,10 +130,7 @@ class Notes:
     def failed(self, step: int) -> I64:
         """Return the samples of a step that could not be read and were left out."""
         entries = self.entries
-        samples: I64 = entries["value"][(entries["step"] == step) & (entries["name"] == FAILED)].astype(
-            np.int64
-        )
-        return samples
+        return entries["value"][(entries["step"] == step) & (entries["name"] == FAILED)].astype(np.int64)
 
     def failed_before(self, step: int) -> list[int]:
         """Return the samples of all steps before one that could not be read; those of repeated steps once."""
@@ -149,13 +146,11 @@ class Notes:
 
     def _latest(self, entries: AnyArray) -> AnyArray:
         _, last = np.unique(entries["step"][::-1], return_index=True)
-        latest: AnyArray = entries[len(entries) - 1 - last]
-        return latest
+        return entries[len(entries) - 1 - last]
 
     def _with_losses(self) -> AnyArray:
         entries = self._latest(self.entries[self.entries["name"] == LOSSES])
-        complete: AnyArray = entries[entries["value"] + entries["count"] <= len(self._losses)]
-        return complete
+        return entries[entries["value"] + entries["count"] <= len(self._losses)]
 
     def losses(self, step: int) -> npt.NDArray[np.float32] | None:
         """Return the losses of the samples of a step; None where there are none."""

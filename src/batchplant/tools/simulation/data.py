@@ -42,8 +42,7 @@ class Dataset:
         block, within = np.divmod(position, run)
         moved[within == 0] = 0
         begin = block * (data.block_bytes if self._aligned else run * self._stride)
-        starts: I64 = begin + within * self._stride + moved.astype(np.int64)
-        return starts
+        return begin + within * self._stride + moved.astype(np.int64)
 
     def sizes(self, samples: I64) -> I64:
         """Up to the gap before the next one, or where that would be, where the next is in another run."""

@@ -254,8 +254,7 @@ class Epoch:
         steps, ranks = self.steps_and_ranks(positions)
         present = steps >= 0
         rows = np.stack([positions, steps, self.samples(positions), ranks], axis=1)[present]
-        dots: list[list[int]] = rows.tolist()
-        return dots
+        return rows.tolist()
 
     def _mixing(self, progress: Progress, stretches: list[I64], batch: int) -> Document:
         """Count the classes along the epoch, and measure how well batches represent them."""

@@ -173,8 +173,7 @@ def _op(entry: Any) -> ops.Op:
         if argument not in defaults:
             raise OptionError(f"{name}: {no_such('argument', argument[:100], defaults)}")
         arguments[argument] = _typed(f"{name}: {argument}", value, defaults[argument])
-    op: ops.Op = getattr(ops, name)(**{**defaults, **arguments})
-    return op
+    return getattr(ops, name)(**{**defaults, **arguments})
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:

@@ -114,8 +114,7 @@ def ready_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) ->
         raise NotReady(job)
     if job.error is not None:
         raise job.error
-    matches: Rows = job.value
-    return matches
+    return job.value
 
 
 def filtered_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) -> tuple[Query, I64 | None]:

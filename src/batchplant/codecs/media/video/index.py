@@ -77,8 +77,7 @@ class Index:
         """The second at which each frame is shown; the first at 0."""
         if not self.timed:
             return np.arange(len(self.times)) / self.fps
-        seconds: npt.NDArray[np.float64] = (self.times - self.times[0]) * float(self.base)
-        return seconds
+        return (self.times - self.times[0]) * float(self.base)
 
     def places(self, numbers: I64) -> I64:
         """Return the numbers of the packets that these frames lie in; of a video with times."""

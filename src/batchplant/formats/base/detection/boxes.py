@@ -82,8 +82,7 @@ def _survives(values: F64) -> Flags:
     seven_digits = np.rint(values * up / down) / up * down == values
     apart = np.abs(np.spacing(values.astype(np.float32))) < down / up
     usual = (np.abs(values) > 1e-15) & (np.abs(values) < 1e15)
-    flags: Flags = (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
-    return flags
+    return (seven_digits & apart & usual) | (values == 0) | np.isnan(values)
 
 
 def outside(boxes: AnyArray, kind: Boxes, sizes: AnyArray, slack: float = 1.0) -> Any:

@@ -305,5 +305,4 @@ def _scaled(column: Any, sizes: Any, *, shrinks: bool) -> Ragged:
 
 
 def _moved(ring: list[float], scale: Any) -> list[float]:
-    shifted: list[float] = (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()
-    return shifted
+    return (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()

@@ -54,8 +54,7 @@ class Table:
         # Python's struct takes negative places from the end.
         if offset < 0:
             raise ValueError("a place before the beginning")
-        number: int = struct.unpack_from(kind, self.data, offset)[0]
-        return number
+        return struct.unpack_from(kind, self.data, offset)[0]
 
     def _place(self, field: int) -> int | None:
         if 4 + 2 * field + 2 > self._size:

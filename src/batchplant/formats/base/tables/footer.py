@@ -253,8 +253,7 @@ def _structs(value: tuple[int, Any]) -> list[Struct]:
     kind, (inner, items) = value[0], value[1]
     if kind not in LISTS or (inner != STRUCT and items):
         raise ValueError("a list of something else than structures")
-    structs: list[Struct] = items
-    return structs
+    return items
 
 
 def _number(value: tuple[int, Any]) -> int:

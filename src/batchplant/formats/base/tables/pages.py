@@ -363,8 +363,7 @@ def _indexed(source: Source, run: tuple[int, int] | None, chunk: Chunk) -> Struc
 def _items(value: tuple[int, Any]) -> list[Any]:
     if value[0] not in LISTS:
         raise ValueError("no list")
-    items: list[Any] = value[1][1]
-    return items
+    return value[1][1]
 
 
 def _bytes(value: Any) -> bytes | None:

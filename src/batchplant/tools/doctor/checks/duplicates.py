@@ -188,8 +188,7 @@ def _identifiers(data: U8, starts: I64, sizes: I64) -> npt.NDArray[np.bool_]:
     """Mask of texts that are a single ASCII word, such as file names and numbers: no content."""
     prose = np.flatnonzero((data <= 32) | (data >= 128))
     ends = starts + sizes.clip(0)
-    single_word: npt.NDArray[np.bool_] = np.searchsorted(prose, starts) == np.searchsorted(prose, ends)
-    return single_word
+    return np.searchsorted(prose, starts) == np.searchsorted(prose, ends)
 
 
 def drop(subject: Subject, check: str, count: int) -> str:

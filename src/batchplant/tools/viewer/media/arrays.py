@@ -164,8 +164,7 @@ def _plain(values: AnyArray) -> AnyArray:
 
 
 def _number(value: np.generic) -> int | float:
-    number: int | float = value.item()
-    return number
+    return value.item()
 
 
 # -- statistics ----------------------------------------------------------------------------------------------
