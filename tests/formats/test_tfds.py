@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant._native import crc32c
@@ -373,6 +376,57 @@ def test_robots_become_rlds_and_come_back(tmp_path: Path) -> None:
     assert set(steps) == {"observation", "action", "timestamp", "next", "task"}
     top = steps["observation"]["featuresDict"]["features"]["images"]["featuresDict"]["features"]["top"]
     assert top["image"]["encodingFormat"] == "png"
+
+
+FIELDS: dict[str, Any] = {
+    "observation.image": bp.Image("png"), "pixels": bp.Tensor("uint8", (4, 5, 3)),
+    "depth": bp.Tensor("uint16", (3, 4)), "state": bp.Tensor("float32", (2,)),
+    "grid": bp.Tensor("int64", (2, 2)), "reward": bp.Float("float64"), "step": bp.Int("int32"),
+    "done": bp.Bool(), "task": bp.Text(),
+}  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    names=st.sets(st.sampled_from(sorted(FIELDS)), min_size=1),
+    seed=st.integers(0, 2**32 - 1),
+    shard_size=st.sampled_from([1, 500, 1 << 20]),
+)
+def test_rlds_returns_from_lerobot_as_it_was(
+    lengths: list[int], names: set[str], seed: int, shard_size: int
+) -> None:
+    pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(seed)
+    kinds = {name: kind for name, kind in FIELDS.items() if name in names} | {"episode_index": bp.Int()}
+
+    def cell(kind: Any) -> Any:
+        if isinstance(kind, bp.Image):
+            return image.encode(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8), "png")
+        if isinstance(kind, bp.Text):
+            return "é" * int(rng.integers(0, 4))
+        if isinstance(kind, bp.Bool):
+            return bool(rng.integers(2))
+        shape = kind.shape if isinstance(kind, bp.Tensor) else ()
+        return rng.integers(0, 100, shape).astype(kind.dtype)[()]
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with bp.create(folder / "a.lerobot", kinds, fps=5) as out:
+            for episode, length in enumerate(lengths):
+                for _ in range(length):
+                    sample = {name: cell(kind) for name, kind in kinds.items()}
+                    out.append({**sample, "episode_index": episode})
+        options = {"shard_size": shard_size, "name": "a"}
+        bp.convert(folder / "a.lerobot", folder / "a.rlds", target_options=options)
+        bp.convert(folder / "a.rlds", folder / "b.lerobot", target_options={"fps": 5})
+        bp.convert(folder / "b.lerobot", folder / "b.rlds", target_options=options)
+        for file in (folder / "a.rlds").iterdir():
+            assert file.read_bytes() == (folder / "b.rlds" / file.name).read_bytes(), file.name
+        first, last = bp.open(folder / "a.lerobot"), bp.open(folder / "b.rlds")
+        assert bp.verify(last, against=first).ok
+        assert first.boundaries().tolist() == last.boundaries().tolist() == np.cumsum(lengths)[:-1].tolist()
 
 
 def test_a_conversion_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ class Leaf:
 class TfdsReader(Reader):
     """Reads folders of TensorFlow Datasets.
 
-    ``split``: such as ``"train"``, ``"train[:10%]"``, ``"train[100:]+test"``, ``"all"``; needed where there are
-    several.
+    ``split``: such as ``"train"``, ``"train[:10%]"``, ``"train[100:]+test"``, ``"all"``; needed where there
+    are several.
     ``steps``: of RLDS, ``"flat"`` (default: a sample is a step) or ``"episodes"`` (a sample is an episode).
     """
 
