@@ -15,10 +15,13 @@ import numpy as np
 from _common import interleaved, timed
 
 from batchplant.loading.loader import Loader
+from batchplant.order import QuasiRandom, quality
 
 BATCH, GENES, DENSITY = 1024, 20_000, 0.05
 # Batches that a side makes in a round.
 BATCHES = 40
+# Blocks that are shuffled together; donors along the rows, by which the quality of a shuffle is measured.
+WINDOW, DONORS = 128, 40
 
 Found = dict[str, Any]
 
@@ -57,7 +60,7 @@ def write(path: Path, cells: int, **options: Any) -> None:
         put_frame(file, "var", GENES)
 
 
-def ours(path: Path, order: str) -> Callable[[], float]:
+def ours(path: Path, order: Any) -> Callable[[], float]:
     loader = Loader(path, BATCH, order=order, pipelines={"obs_names": None})
     return lambda: timed(lambda: sum(len(batch["X"].values) for batch in itertools.islice(loader, BATCHES)))
 
@@ -95,6 +98,21 @@ def sc_dataset(path: Path, block: int, fetch: int) -> Callable[[], float]:
     return run
 
 
+def entropies(path: Path, count: int) -> dict[str, float]:
+    """How well each side mixes donors whose cells lie side by side: 1.0 is what a uniform shuffle gives."""
+    loader = Loader(path, BATCH, order=QuasiRandom(window=WINDOW), pipelines={"X": None})
+    rows = {"batchplant": np.array([int(name[3:]) for batch in loader for name in batch["obs_names"]])}
+    if importlib.util.find_spec("scdataset") is not None:
+        from scdataset import BlockShuffling, scDataset
+
+        options = {"batch_size": BATCH, "fetch_factor": 16}
+        parts = scDataset(np.arange(count), BlockShuffling(block_size=128), **options)
+        rows["scDataset"] = np.concatenate([np.asarray(part) for part in parts])
+    rows["uniform"] = np.random.default_rng(0).permutation(count)
+    result = {name: quality.batch_entropy(order * DONORS // count, BATCH) for name, order in rows.items()}
+    return {name: value / result["uniform"] for name, value in result.items()}
+
+
 def cells(folder: Path, args: argparse.Namespace) -> Found:
     """Every row alone (random: blocks of 1), and chunks that are shuffled (quasi_random: blocks of 128)."""
     warnings.simplefilter("ignore")
@@ -109,7 +127,7 @@ def cells(folder: Path, args: argparse.Namespace) -> Found:
             "random: batchplant": ours(path, "random"),
             "random: anndata": backed(path),
             "random: scDataset": sc_dataset(path, 1, 16),
-            "quasi_random: batchplant": ours(path, "quasi_random"),
+            "quasi_random: batchplant": ours(path, QuasiRandom(window=WINDOW)),
             "quasi_random: scDataset": sc_dataset(path, 128, 16),
         }
         for library in ("anndata", "scDataset"):
@@ -128,7 +146,9 @@ def cells(folder: Path, args: argparse.Namespace) -> Found:
             name: {key: speeds[f"{name.split(':')[0]}: batchplant"][key] / speed[key] for key in speed}
             for name, speed in speeds.items()
         }
-        results[title] = {"cells": rows, "cells/s": speeds, "ratio": ratios}
+        mixed = entropies(path, rows)
+        results[title] = {"cells": rows, "cells/s": speeds, "ratio": ratios, "entropy of a batch": mixed}
+        print("  quasi_random, donors in a batch:", {name: round(value, 3) for name, value in mixed.items()})
         for name, ratio in ratios.items():
             speed = speeds[name]["median"]
             print(
