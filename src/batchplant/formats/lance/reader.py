@@ -221,7 +221,7 @@ class LanceReader(Reader):
             if arrow.KEY not in (field.metadata or {}) and is_binary(field.type) and len(rows):
                 # Reading the rows meets the same damage, and reports its place.
                 with contextlib.suppress(Exception):
-                    sample[field.name] = self._arrow_columns(rows, [field.name])[field.name]
+                    sample[field.name] = self._arrow_column(rows, field.name)
         fields = arrow.schema_of(pa.schema(columns, described.metadata), pa.table(sample))
         if not fields:
             raise DamagedError("the table has no column")
@@ -231,20 +231,9 @@ class LanceReader(Reader):
     # -- rows ------------------------------------------------------------------------------------------
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return self._columns(indices, fields, lambda columns: self._take(indices, columns))
-
-    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
-        def scan(columns: list[str]) -> pa.Table:
-            return self.table.to_table(columns=columns, offset=start, limit=end - start)
-
-        return self._columns(np.arange(start, end), fields, scan)
-
-    def _columns(self, indices: I64, fields: Sequence[str], load: Any) -> Columns:
         plain = [name for name in fields if name not in self._blobs]
         with wrapped(self.path):
-            table = load([self._column_names[name] for name in plain]) if plain and len(indices) else None
-            if table is not None and len(table) != len(indices):
-                raise DamagedError(f"{len(table)} rows where {len(indices)} were asked for")
+            table = self._take(indices, plain) if plain and len(indices) else None
             columns = Columns()
             for name in fields:
                 field = self.schema[name]
@@ -252,28 +241,27 @@ class LanceReader(Reader):
                     if name in self._blobs and (spans := self._spans(name, indices)) is not None:
                         columns[name] = _gather(spans, field.optional)
                     elif name in self._blobs or table is None:
-                        cells = self._arrow_columns(indices, [name])[name]
-                        columns[name] = arrow.column_of(field, cells)
+                        columns[name] = arrow.column_of(field, self._arrow_column(indices, name))
                     else:
                         columns[name] = arrow.column_of(field, table.column(self._column_names[name]))
             return columns
 
-    def _take(self, indices: I64, columns: list[str]) -> pa.Table:
-        return self.table.take(arrow.pyarrow().array(indices), columns=columns)
+    def _take(self, indices: I64, fields: Sequence[str]) -> pa.Table:
+        """Take rows; scans do so too, for an error of ``to_table`` with a NUL in it ends the process."""
+        columns = [self._column_names[name] for name in fields]
+        table = self.table.take(arrow.pyarrow().array(indices), columns=columns)
+        if len(table) != len(indices):
+            raise DamagedError(f"{len(table)} rows where {len(indices)} were asked for")
+        return table
 
-    def _arrow_columns(self, indices: I64, fields: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
-        pa, result = arrow.pyarrow(), {}
-        for name in fields:
-            column = self._column_names[name]
-            if name in self._blobs:
-                pairs = self.table.read_blobs(column, indices=indices.tolist()) if len(indices) else []
-                cells = [cell for _, cell in pairs]
-                if len(cells) != len(indices):
-                    raise DamagedError(f"{len(cells)} blobs where {len(indices)} were asked for")
-                result[name] = pa.array(cells, pa.large_binary())
-            else:
-                result[name] = self._take(indices, [column]).column(column)
-        return result
+    def _arrow_column(self, indices: I64, name: str) -> pa.ChunkedArray | pa.Array:
+        if name not in self._blobs:
+            return self._take(indices, [name]).column(0)
+        column = self._column_names[name]
+        cells = [cell for _, cell in self.table.read_blobs(column, indices=indices.tolist())]
+        if len(cells) != len(indices):
+            raise DamagedError(f"{len(cells)} blobs where {len(indices)} were asked for")
+        return arrow.pyarrow().array(cells, arrow.pyarrow().large_binary())
 
     # -- blobs where they lie --------------------------------------------------------------------------
 
@@ -310,8 +298,8 @@ class LanceReader(Reader):
         if any(part.overlays or self._data_file(n, field) == "" for n, part in enumerate(self._fragments)):
             return none
         with wrapped(self.path):
-            rows = min(BLOCK_ROWS, self.length - first)
-            table = self.table.to_table(columns=[self._column_names[field]], offset=first, limit=rows)
+            rows = np.arange(first, min(first + BLOCK_ROWS, self.length))
+            table = self._take(rows, [field])
             places = table.column(0).combine_chunks()
             valid = places.is_valid().to_numpy(zero_copy_only=False)
             numbers = {
@@ -319,7 +307,7 @@ class LanceReader(Reader):
                 for name in ("kind", "position", "size")
                 if places.type.get_field_index(name) >= 0
             }
-            if len(places) != rows or (numbers.get("kind", np.zeros(1)) != INLINE).any():
+            if (numbers.get("kind", np.zeros(1)) != INLINE).any():
                 return none
             starts, sizes = (numbers[name].astype(np.int64) for name in ("position", "size"))
             if "kind" not in numbers:
@@ -353,6 +341,10 @@ class LanceReader(Reader):
                     changed = str(Path(path).stat().st_mtime_ns)
             entries.append(Entry(path, file.file_size_bytes or 0, changed))
         return FileGroup(self.path, entries, state={"version": self.version}, options=self._options)
+
+    def where(self, sample: int) -> str:
+        files = self._fragments[int(np.searchsorted(self._firsts, sample, side="right")) - 1].files
+        return join(self.path, f"{DATA}/{files[0].path}") if len(files) == 1 else self.path
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"version": self.version, "fragments": len(self._fragments)}
