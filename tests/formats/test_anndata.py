@@ -169,6 +169,8 @@ def test_genes_are_chosen_by_name(tmp_path):
         assert (dense_of(reader, np.arange(ROWS)) == matrix()[:, [9, 2]]).all()
     with bp.open(path, genes=["gene9", "other"], outer=True) as reader:
         assert (dense_of(reader, np.arange(ROWS))[:, 1] == 0).all()
+    with pytest.raises(OptionError, match="a name twice"):
+        bp.open(path, genes=["gene9", "gene9"])
     with pytest.raises(FieldNameError, match="no gene"):
         bp.open(path, genes=["gene99"])
 

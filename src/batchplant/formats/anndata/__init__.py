@@ -346,6 +346,8 @@ class AnnDataReader(Reader):
         names, self._columns = own, None
         if genes is not None:
             names, places = tuple(genes), {name: place for place, name in enumerate(own)}
+            if len(set(names)) < len(names):
+                raise OptionError("genes has a name twice")
             missing = [name for name in names if name not in places]
             if missing and not outer:
                 raise FieldNameError(no_such("gene", missing[0], own))
