@@ -117,6 +117,9 @@ def test_some_episodes(name: str) -> None:
     assert len(bp.open(GOLDEN / name, split="train", episodes=[1])) == 4
     with pytest.raises(bp.OptionError, match="no split 'test'; there are: train"):
         bp.open(GOLDEN / name, split="test")
+    for options in ({"episodes": [1.5]}, {"episodes": [-1]}, {"size": 0}, {"size": (1, 2, 3)}):
+        with pytest.raises(bp.OptionError):
+            bp.open(GOLDEN / name, **options)
     with pytest.raises(bp.OptionError, match="no episode 3"):
         bp.open(GOLDEN / name, episodes=[1, 3])
 

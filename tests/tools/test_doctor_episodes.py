@@ -100,6 +100,9 @@ def test_statistics_of_other_data(tmp_path: Path) -> None:
     (path / "meta/stats.json").write_text(json.dumps(stats))
     finding = findings(path)["wrong-statistics"]
     assert "number 0 are 14.5 and 8.655, and stored as 830.8 and 496" in finding.message
+    # Some episodes may have other means than all.
+    for reader in (bp.open(path, episodes=[0, 1]), bp.open(path).subset(range(20))):
+        assert not doctor.examine(reader, only=["wrong-statistics"]).findings
     (path / "meta/stats.json").write_text("{")
     assert "wrong-statistics" not in findings(path)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...codecs.arrow import column_of, pyarrow
 from ...errors import DamagedError, OptionError, exceptions_as, located
+from ...order.keyed import whole
 from ...schema import Bool, Field, Float, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, starts_of
 from ...storage import NOTE_ERRORS, is_below, join, parse_object, read_beside, read_text, read_whole, tree
@@ -172,7 +173,7 @@ class Metadata:
             first, end = map(int, bounds.groups())
             rows = rows[(self.numbers >= first) & (self.numbers < end)]
         if episodes is not None:
-            requested = np.unique(np.asarray(list(episodes), dtype=np.int64))
+            requested = np.unique([whole("an episode", episode, 0) for episode in episodes]).astype(np.int64)
             missing = np.setdiff1d(requested, self.numbers[rows])
             if len(missing):
                 raise OptionError(f"there is no episode {missing[0]}", path=self.path)

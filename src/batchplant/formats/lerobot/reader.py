@@ -11,7 +11,7 @@ import numpy as np
 
 from ...codecs.arrow import arrow_schema, column_of
 from ...codecs.media.video import VideoSpan, index_of
-from ...codecs.media.video.frames import Frames, fill_frames
+from ...codecs.media.video.frames import Frames, fill_frames, size_pair
 from ...data.expressions import Bounds
 from ...data.reader import Reader
 from ...errors import AccessError, BatchplantError, DamagedError, NotFoundError, located
@@ -48,7 +48,9 @@ class LeRobotReader(LakeReader):
         chosen = meta.chosen(episodes, split)
         self._episodes, lengths = meta.numbers[chosen], meta.lengths[chosen]
         self._begins = starts_of(lengths)
-        self._size, self._cameras = size, dict(meta.videos) if videos else {}
+        with located(path=path):
+            self._size = None if size is None else size_pair(size)
+        self._cameras = dict(meta.videos) if videos else {}
         self._chosen = chosen
         self._maps, self._sources = PathSources(), dict[str, Source]()
         self._options = {"episodes": episodes, "split": split, "size": size, "videos": videos}
@@ -93,7 +95,7 @@ class LeRobotReader(LakeReader):
         for name in self._cameras:
             field = self._meta.schema[name]
             assert isinstance(field, Tensor)
-            sides = field.shape[:2] if self._size is None else np.broadcast_to(self._size, 2).tolist()
+            sides = field.shape[:2] if self._size is None else self._size
             fields[name] = Tensor("uint8", (*sides, 3))
         if TASK not in fields and TASK_INDEX in fields and self._meta.tasks():
             fields[TASK] = Text()

@@ -84,7 +84,7 @@ class LeRobotWriter(Writer):
             raise OptionError(f"row_group_size must be at least 1 byte, not {row_group_size}", path=path)
         self._compression, self._row_group_size = compression, row_group_size
         noted = metadata or {}
-        self._fps = float(fps or noted.get("fps") or DEFAULT_FPS)
+        self._fps = float(noted.get("fps") or DEFAULT_FPS) if fps is None else float(fps)
         if not 0 < self._fps < 1e6:
             raise OptionError(f"fps is a number above 0, not {fps}", path=path)
         self._robot = robot_type or noted.get("robot_type")

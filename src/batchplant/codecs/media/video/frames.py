@@ -49,8 +49,14 @@ class _LostError(Exception):
 
 def sized(size: int | Sequence[int] | None, index: Index) -> tuple[int, int]:
     """Height and width of the images that are asked for."""
-    if size is None:
-        return index.height, index.width
+    return (index.height, index.width) if size is None else size_pair(size)
+
+
+def size_pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width, from a pair or one number for both.
+
+    Raises: OptionError for what is no size, or more pixels than are allowed.
+    """
     pair = (size, size) if isinstance(size, int | np.integer) else tuple(size)
     if len(pair) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in pair):
         raise OptionError(f"size is one or two numbers from 1 on, not {size!r}")

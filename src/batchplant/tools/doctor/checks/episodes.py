@@ -239,11 +239,19 @@ class WrongStatistics(EpisodeCheck):
 
     def findings(self) -> Iterator[Finding]:
         yield from super().findings()
-        for name, tally in self.tallies.items():
+        for name, tally in self.tallies.items() if self._is_whole() else ():
             sentence = None if tally.count else self._moved(name)
             if sentence is not None:
                 mend = "compute the statistics anew: batchplant convert writes them"
                 yield self.finding(f"{name}: {sentence}", tally.of, tally.of, mend, field=name)
+
+    def _is_whole(self) -> bool:
+        """Return whether the dataset is all that the statistics are about: some episodes may have others."""
+        parts = self.subject.parts
+        options = [part._init_args[1].get(name) for part in parts for name in ("episodes", "split")]
+        return not any(option is not None for option in options) and (
+            sum(len(part) for part in parts) == self.subject.samples
+        )
 
     def _moved(self, name: str) -> str | None:
         """Return which number of a field lies elsewhere than its statistics say; None if none does."""
