@@ -375,7 +375,7 @@ class BetonReader(Reader):
                 return (ptrs // np.uint64(self.page)).astype(np.int64)
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         note = self._table_at + self.length * self._dtype.itemsize
         ours = self._allocations_at - note >= 16 and self._source.view(note, 8).tobytes() == NOTE_MAGIC
         return {

@@ -12,7 +12,6 @@ import dataclasses
 import io
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -296,7 +295,7 @@ class CsvReader(TextReader):
                 raise error.at(field=name, offset=None if row is None else start[number][row]) from None
         return columns
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         shown = {"\t": "tab"}.get(self._delimiter, self._delimiter)
         return {**super().facts(), "delimiter": shown, "header": self._header}
 

@@ -69,7 +69,7 @@ class DatatroveReader(Reader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         return Spans([self._source], *self._runs(indices))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"tokens": self._source.size // self._width, "tokenizer": self._tokenizer or "not known"}
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ class EnergonReader(ReaderWrapper):
             raise DamagedError(f"the split {split!r} has no sample")
         return names, excluded
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"split": self._split, **self.base.facts()}
 
 

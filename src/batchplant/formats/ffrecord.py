@@ -135,7 +135,7 @@ class FFRecordReader(RecordReader):
         samples = ("CRC of every sample",) if self._check_sums else ()
         return (*samples, "CRC of the header") if self.header_sum else samples
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"header_checksum": bool(self.header_sum), "checked": self._check_sums}
 
 

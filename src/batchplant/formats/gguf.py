@@ -108,7 +108,7 @@ class GgufReader(TensorReader):
         packed = (*shape[:-1], shape[-1] // values * size)
         return Entry(name, "uint8", packed, (self.path, start, math.prod(packed)))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         types = Counter(self.types.values())
         brief = {name: text if len(text) <= 200 else f"{text[:200]}…" for name, text in self.metadata.items()}
         return {

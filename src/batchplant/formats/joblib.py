@@ -117,7 +117,7 @@ class JoblibReader(ObjectReader):
         starts = values.offset + indices * size
         return Spans([self._source], starts, np.full(len(indices), size, dtype=np.int64))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         arrays = sum(isinstance(values, np.memmap) for values in self._values.values())
         return {**super().facts(), "compression": self._kind or "none", "mapped columns": arrays}
 

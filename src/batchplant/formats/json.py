@@ -165,7 +165,7 @@ class JsonReader(TextReader):
                 raise error.at(field=name, offset=offset) from None
         return columns
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         facts = {**super().facts(), "layout": self._layout}
         return {**facts, "keys left out": self._left_out} if self._left_out else facts
 

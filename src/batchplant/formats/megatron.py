@@ -278,7 +278,7 @@ class MegatronReader(Reader):
             message = f"the documents have {before} sequences, and there are {self.length}"
             yield Problem(message, self.path, offset=self._index.documents_at(count - 1))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {
             "dtype": self.dtype.name,
             "tokens": self._bin.size // self.dtype.itemsize,

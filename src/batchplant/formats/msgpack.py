@@ -132,7 +132,7 @@ class MsgpackReader(RecordReader):
             check_gzip(self.path)
         yield from super()._verify()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {
             "compressed": self._gzip,
             "records": "one array" if self._is_array else "a stream",

@@ -220,7 +220,7 @@ class N5Reader(GridReader):
             plain=grid.plain and len(shape) == len(row),
         )  # fmt: skip
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"version": f"N5 {self._version}", **super().facts()}
 
 

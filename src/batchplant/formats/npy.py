@@ -117,7 +117,7 @@ class NpyReader(Reader):
         starts = self._start + inside + indices * stride
         return Spans([self._source], starts, np.full(len(indices), size, dtype=np.int64))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return (
             {}
             if self._objects is not None

@@ -248,7 +248,7 @@ class NpzReader(TensorReader):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return super().__iter__() if self._is_model else Reader.__iter__(self)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         packed = any(not self._members.stored(name) for name in self._members)
         facts = super().facts() if self._is_model else {}
         return facts | {"compressed": packed, "arrays": len(self._members)}

@@ -439,7 +439,7 @@ class OnnxReader(TensorReader):
             raise DamagedError(f"its external data {location[:200]!r} is missing")
         return file
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         facts = super().facts() | self._model.describe()
         if self._external_files:
             facts["external data"] = [os.path.basename(file) for file in self._external_files]

@@ -168,7 +168,7 @@ class PmmlReader(Reader):
         text: str = row["dataType" if name == "dtype" else name]
         return text.encode()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         document = self._document
         sizes = {
             name: sum(document.counts[element] for element in elements) for name, elements in SIZES.items()

@@ -391,7 +391,7 @@ class RecordIOReader(RecordReader):
         elif (key_lines := self._key_lines()) is not None:
             yield from self._check_keys(*key_lines)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         kind = "image" if self.image is not None else "raw" if self.raw else "packed"
         return {"records": kind, "split records": len(self._split)}
 

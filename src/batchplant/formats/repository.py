@@ -53,7 +53,7 @@ class RepositoryReader(ReaderWrapper):
         super().__init__(open_reader(list(dict.fromkeys(files))))
         self.path, self.format = path, FORMAT.name
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"config": self._config, "split": self._split, **self.base.facts()}
 
 

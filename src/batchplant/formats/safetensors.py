@@ -60,7 +60,7 @@ class SafetensorsReader(TensorReader):
         entries = read_parts(path, read_part) if path.endswith(INDEX) else read_part(path)
         self._accept(path, entries, sources)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         facts = super().facts()
         if self.path.endswith(INDEX):
             facts["files"] = len(self._sources)

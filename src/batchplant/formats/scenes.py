@@ -380,7 +380,7 @@ class SceneReader(Reader):
                 positions[number, 1 + at] = max(0, min(int(place) - size[at] // 2, length - size[at]))
         return positions
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         layout = next(iter(self._scenes.values()))[0].layout
         return {"tiles" if layout.tiled else "strips": "×".join(map(str, layout.chunks))}
 

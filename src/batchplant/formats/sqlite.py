@@ -198,7 +198,7 @@ class SqliteReader(Reader):
             columns[name] = _column(field, cells)
         return columns.take(inverse.reshape(-1))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"table": self._table, "tables": self._tables}
 
     def close(self) -> None:

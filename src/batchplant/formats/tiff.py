@@ -184,9 +184,9 @@ class TiffReader(Reader):
             return None
         return np.arange(self.length, dtype=np.int64) // self._volume.chunks[0]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         layout, pyramid = self._volume.layout, self._pyramid
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "pages": pyramid.pages,
             "tiles" if layout.tiled else "strips": "×".join(map(str, layout.chunks)),
             "compression": NAMES.get(layout.compression, str(layout.compression)),

@@ -180,7 +180,7 @@ class TokensReader(Reader):
         if self.noted not in (None, self.tokens):
             yield Problem(f"it has {self.tokens} tokens, and {self.noted} were written", self.path)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         grouping = {"length": self._row} if self._row is not None else {"eos": self.eos}
         return {"dtype": self.dtype.name, "tokens": self.tokens, **grouping}
 

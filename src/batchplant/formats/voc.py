@@ -456,7 +456,7 @@ class VocReader(DetectionReader):
                 with located(path=below.path(batch[row]), sample=start + row):
                     yield parse(bytes(cell if cell is not None else b""))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"objects": len(self._class_of)}
 
     def _no_class(self, row: int, label: int) -> str:

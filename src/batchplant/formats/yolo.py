@@ -420,7 +420,7 @@ class YoloReader(DetectionReader):
         ring = values[starts[row] : ends[row]].tolist()
         return [ring] if ring else []
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         lost = self.length - sum(map(bool, self._counts.tolist()))
         return {"objects": int(self._counts.sum()), "images without objects": lost}
 

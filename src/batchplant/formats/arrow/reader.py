@@ -231,7 +231,7 @@ class ArrowReader(TableReader):
             self._found_values[name] = pieces
         return self._found_values[name]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         first = self._parts[0]
         packed = any(batch.packed for part in self._parts for batch in part.batches)
         counts = {"files": len(self._parts)} if len(self._parts) > 1 else {}

@@ -221,7 +221,7 @@ class TensorReader(Reader):
         """One by one: tensors may be large."""
         return (self[number] for number in range(len(self)))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return summary((entry.name, entry.dtype, entry.shape) for entry in self._entries)
 
     def close(self) -> None:

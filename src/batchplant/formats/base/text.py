@@ -465,8 +465,8 @@ class TextReader(Reader):
         """The rows that were left out."""
         return [Problem.of(self._bad_row(number)) for number in range(len(self._bad))]
 
-    def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"compression": self.compression or "none", "schema": self._origin}
+    def facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"compression": self.compression or "none", "schema": self._origin}
         if self.encoding is not None:
             facts["encoding"] = self.encoding
         return {**facts, "bad rows left out": len(self._bad)} if len(self._bad) else facts

@@ -372,7 +372,7 @@ class CocoReader(DetectionReader):
             attributes["labels"] = {"categories": categories}
         return attributes
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"objects": len(self._arrays["id"]), "classes": len(self._facts["categories"])}
 
     def _fingerprint_source(self, fields: Sequence[str]) -> Any:

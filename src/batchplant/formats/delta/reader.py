@@ -119,7 +119,7 @@ class DeltaReader(LakeReader):
         self._init_args = (path,), {**self._options, "version": table.version(), "at": None}
         self._set_parts([part for _, part in parts], described, schema, where)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {**super().facts(), **self._facts}
 
 

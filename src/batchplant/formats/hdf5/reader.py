@@ -350,9 +350,9 @@ class Hdf5Reader(PackedReader):
         filters = {code for dataset in self._chunked() for code, _ in dataset.filters}
         return ("Fletcher-32 of every chunk",) if FLETCHER in filters else ()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         file = self._file
-        facts: dict[str, Any] = {"superblock": file.superblock}
+        facts: dict[str, object] = {"superblock": file.superblock}
         layouts = {name: file.tables[name].described for name in self.schema if name in file.tables}
         if layouts:
             facts["layout"] = "; ".join(f"{name}: {layout}" for name, layout in layouts.items())
@@ -473,7 +473,7 @@ class Hdf5Groups(Concat):
         ends = np.unique(self._bounds)
         return ends[(ends > 0) & (ends < self.length)]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"groups": len(self.groups), **self.readers[0].facts()}
 
 

@@ -226,7 +226,7 @@ class IcebergReader(LakeReader):
             history[f"{when:%Y-%m-%d %H:%M:%S}Z {snapshot.snapshot_id}"] = f"{operation}{added}"
         return history
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {**super().facts(), **self._facts}
 
 

@@ -346,8 +346,8 @@ class LanceReader(Reader):
         files = self._fragments[int(np.searchsorted(self._firsts, sample, side="right")) - 1].files
         return join(self.path, f"{DATA}/{files[0].path}") if len(files) == 1 else self.path
 
-    def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"version": self.version, "fragments": len(self._fragments)}
+    def facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"version": self.version, "fragments": len(self._fragments)}
         with contextlib.suppress(Exception):
             facts["files of version"] = self.table.data_storage_version
         return {**facts, **({"blobs": ", ".join(sorted(self._blobs))} if self._blobs else {})}

@@ -278,7 +278,7 @@ class LeRobotReader(LakeReader):
         firsts = np.unique(self._begins)
         return firsts[(firsts > 0) & (firsts < self.length)]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         facts = {"version": self._meta.version, "episodes": len(self._episodes), "fps": self._meta.fps}
         robot = self._meta.info.get("robot_type")
         return {**facts, **({"robot": str(robot)} if robot else {}), **super().facts()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -308,11 +307,11 @@ class LitDataReader(ShardsReader):
                 message = f"its offsets do not rise from the first sample to its end, {size}"
                 yield Problem(message, self._file_of(number), offset=4)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         packed = self.index.compression
         if packed is not None and self.index.level != "chunk":
             packed = f"{packed}, by {self.index.level}"
-        facts: dict[str, Any] = {"chunks": len(self.index.chunks), "compression": packed}
+        facts: dict[str, object] = {"chunks": len(self.index.chunks), "compression": packed}
         if self.index.bare:
             facts["tokens"] = sum(chunk.dim or 0 for chunk in self.index.chunks)
         if self.by_table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -177,7 +176,7 @@ class LmdbReader(RecordReader):
                     yield Problem(f"its key is {key.tobytes()!r}", self.path, sample=number)
                     return
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         kind = "samples" if self._codec is None else self._codec.name
         facts = {"values": kind, "page size": self._facts.get("page_size"), "db": self._db}
         return {name: value for name, value in facts.items() if value is not None}

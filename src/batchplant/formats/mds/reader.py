@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -161,7 +160,7 @@ class MdsReader(ShardsReader):
                 if have not in (None, want):
                     yield Problem(f"the {name} of {file.name} is {have}, and the index says {want}", path)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         every = self.index.shards
         packed = ", ".join(sorted({shard.compression for shard in every if shard.compression}))
         hashes = ", ".join(sorted({name for shard in every for name in shard.raw.hashes}))

@@ -339,7 +339,7 @@ class ParquetReader(ParquetRows):
             return None
         return FileGroup(self.path, files, state={}, options=self._init_args[1])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         footer = self._files[0].footer
         counts = {"files": len(self._files)} if len(self._files) != 1 else {}
         written = {"written by": footer.created_by} if footer.created_by else {}

@@ -17,7 +17,6 @@ The layouts are a table (``layouts.py``): patterns of names, places of labels, f
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ...data.reader import Reader, ReaderWrapper, open_reader
 from ...errors import DamagedError, NotFoundError, OptionError, exceptions_as, located
@@ -68,7 +67,7 @@ class PublishedReader(ReaderWrapper):
         request = parsers.Request(folder, row, split, files[split], index)
         return parsers.PARSERS[row.parser](request)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         layout = LAYOUTS.get(self._layout)
         return {**self.base.facts(), "layout": self._layout if layout is None else layout.title}
 

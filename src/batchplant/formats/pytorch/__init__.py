@@ -253,7 +253,7 @@ class PytorchReader(TensorReader):
         self._files.append(Checkpoint(path))
         return self._files[-1].entries
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         facts = super().facts()
         if self._files:
             first = self._files[0]

@@ -211,7 +211,7 @@ class SavedModelReader(TensorReader):
         data = self._shard(stored.shard).view(stored.start, stored.size)
         return _pack(DTYPES[stored.code], data) if len(data) == self._stored_size(stored) else data
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         facts = super().facts()
         not_numeric = [stored for stored in self._stored_tensors() if stored.code not in DTYPES]
         if not_numeric:

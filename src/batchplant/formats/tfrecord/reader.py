@@ -241,7 +241,7 @@ class TfRecordReader(RecordReader):
 
     # -- checking --------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         kind = "raw"
         if self.features is not None:
             lists = any(feature.sequence for feature in self._findings.seen or ())

@@ -7,7 +7,7 @@ import functools
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -259,7 +259,7 @@ class WebDatasetReader(Reader):
     def blocks(self) -> I64:
         return self._arrays["firsts"] // BLOCK_BYTES
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {
             "extensions": len(self._numbers),
             "skipped members": self._facts["skipped"],

@@ -276,7 +276,7 @@ class ZarrReader(GridReader):
                 message = "the metadata repeated at the top differs from it; consolidate it again"
                 yield Problem(message, self.store.full(name))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"version": f"Zarr {self._version}", **super().facts()}
 
 

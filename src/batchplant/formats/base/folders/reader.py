@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -213,7 +213,7 @@ class FolderReader(FilesReader):
             raise DamagedError(f"{name}: {error.message}", path=self.path, sample=error.sample) from None
         return files, fields
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"skipped files": self._below.skipped}
 
 

@@ -244,7 +244,7 @@ class LakeReader(ParquetRows):
         total, skipped = (size + self._left_out.bytes for size in (pruned.bytes, pruned.skipped_bytes))
         return dataclasses.replace(pruned, bytes=total, skipped_bytes=skipped)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         left_out = self._left_out
         skipped = (
             {} if left_out is None else {"files skipped": f"{left_out.files:,} of {left_out.all_files:,}"}

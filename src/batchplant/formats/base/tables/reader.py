@@ -185,7 +185,7 @@ class TableReader(Reader):
     def where(self, sample: int) -> str:
         return self._path_of(int(self._units_of(np.array([sample]))[0][0]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         max_rows = int(np.diff(self._starts).max(initial=0))
         return {self.unit_names: len(self._starts) - 1, f"rows of a {self.unit_name}": f"up to {max_rows}"}
 
