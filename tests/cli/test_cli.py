@@ -120,7 +120,7 @@ def test_formats_lists_all_and_tells_about_one(capsys: pytest.CaptureFixture[str
     assert main(["formats", "beton"]) == 0
     assert "page_size: a whole number or none (default None)" in capsys.readouterr().out
     assert main(["formats", "betonn"]) == 2
-    assert "audiofolder, beton" in capsys.readouterr().err
+    assert "did you mean beton?" in capsys.readouterr().err
 
 
 def test_info(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ COMMANDS = {
     "simulate": "Say what a training run on many machines would do, from a plan: no data, no network",
     "mix": "Say what a training run over a mixture will see, from a plan: tokens, repeats, rows, per rank",
     "index": "Build the index of files that have to be scanned before their samples can be read in any order",
-    "lake": "Look after Delta and Iceberg tables: their history, old files, the way back, small files",
+    "lake": "Look after Delta, Iceberg and Lance tables: their history, old files, the way back, small files",
     "cache": "Show, clear and fill the cache of remote data on this machine",
     "serve": "Serve a dataset to training machines: batches of a plan, or samples as they are stored",
     "serve-node": "Serve batches to the processes of this machine: what several of them need is decoded once",
