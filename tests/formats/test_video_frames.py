@@ -282,6 +282,8 @@ def test_avi_and_what_is_no_video(tmp_path: Path) -> None:
         assert reader.blocks().tolist() == [0, 0, 0]
         with pytest.raises(bp.OptionError, match="lies outside"):
             reader.frames_at(9)
+        with pytest.raises(bp.OptionError, match="seconds are numbers"):
+            reader.frames_at("soon")
     (tmp_path / "b.mp4").write_bytes(b"text")
     with pytest.raises(bp.BatchplantError):
         bp.open(tmp_path / "b.mp4")

@@ -112,7 +112,7 @@ def test_leakage_between_splits_and_damage_are_found(tmp_path, monkeypatch):
     failed = {case.get("name"): len(case) for case in suite if len(case)}
     assert failed == {"leakage": 1, "health": 1}
     assert suite.get("failures") == "2"
-    assert "| leakage | train, val | 1 samples are in several splits, byte for byte |" in summary.read_text()
+    assert "| leakage | train, val | 1 sample is in several splits, byte for byte |" in summary.read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"no JSON", b"[1]", b"{}", b"\xff"])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..codecs.media.video import SUFFIXES, Index, VideoSpan, encoding_of, index_of
 from ..codecs.media.video.frames import Frames, fill_frames, rotation_of, sized
 from ..data.reader import Reader
-from ..errors import OptionError, located
+from ..errors import OptionError, exceptions_as, located
 from ..schema import Float, Schema, Tensor
 from ..schema.columns import I64, AnyArray, Columns
 from ..storage import open_source
@@ -85,7 +85,8 @@ class VideoReader(Reader):
 
         Raises: OptionError for a time before the first frame or behind the end of the video.
         """
-        times = np.asarray(seconds, dtype=np.float64)
+        with exceptions_as(OptionError, "seconds are numbers", ValueError, TypeError, path=self.path):
+            times = np.asarray(seconds, dtype=np.float64)
         video_index = self._index
         outside = ~((times >= 0) & (times <= video_index.duration))
         if outside.any():

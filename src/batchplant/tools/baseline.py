@@ -121,10 +121,11 @@ def _violations(
     for check, count in now["leakage"].items():
         if count:
             words = "byte for byte" if check == "duplicates" else "to the eye"
+            samples = "sample is" if count == 1 else "samples are"
             names = ", ".join(paths)
             yield Violation(
                 "leakage",
-                f"{count:,} samples are in several splits, {words}",
+                f"{count:,} {samples} in several splits, {words}",
                 names,
                 next(iter(paths.values())),
             )

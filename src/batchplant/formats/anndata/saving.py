@@ -44,6 +44,7 @@ def save(path: str | os.PathLike[str], source: Reader | str, *, compression: str
     draft = Path(path).with_name(f".{Path(path).name}.{secrets.token_hex(8)}")
     try:
         with write_errors(path):
+            draft.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(Sink(draft)) as sink, h5py.File(sink, "w", libver="v110") as file:
                 _File(file, h5py.string_dtype(), compression).write(reader, sink.check)
             sink.check()
