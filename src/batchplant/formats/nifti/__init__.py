@@ -73,12 +73,15 @@ _CHANNEL = re.compile(r"(.+)_(\d{4})")
 
 def _layout(size: int) -> AnyDType:
     """Return the fields of a header that are read here."""
+    # NumPy evaluates the counts of strings such as "8i2", which can fail in threads of CPython 3.11.
     if size == SIZES[0]:
         offsets = (344, 40, 70, 76, 108, 112, 116, 252, 254, 256, 268, 280)
-        formats = ("S4", "8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "i2", "3f4", "3f4", "(3,4)f4")
+        magic, dim, code, start, number = "S4", "i2", "i2", "f4", "f4"
     else:
         offsets = (4, 16, 12, 104, 168, 176, 184, 344, 348, 352, 376, 400)
-        formats = ("S8", "8i8", "i2", "8f8", "i8", "f8", "f8", "i4", "i4", "3f8", "3f8", "(3,4)f8")
+        magic, dim, code, start, number = "S8", "i8", "i4", "i8", "f8"
+    counted = [(number, 3), (number, 3), (number, (3, 4))]
+    formats = [magic, (dim, 8), "i2", (number, 8), start, number, number, code, code, *counted]
     names = (
         "magic", "dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter", "qform_code",
         "sform_code", "quatern", "qoffset", "srow",
