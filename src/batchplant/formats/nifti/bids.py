@@ -109,11 +109,11 @@ def _participants(path: str, subjects: Sequence[str]) -> Columns:
 def _typed(values: Sequence[str | None]) -> tuple[Field, list[Any]]:
     """Return numbers where all values are numbers as they would be written, else texts."""
     cells = [None if value in (None, "", MISSING) else value for value in values]
-    given = [value for value in cells if value is not None]
+    present = [value for value in cells if value is not None]
     whole = r"-?(0|[1-9]\d{0,17})"
     kinds = ((Int, int, whole), (Float, float, rf"{whole}(\.\d*)?([eE][+-]?\d{{1,2}})?"))
     for kind, convert, pattern in kinds:
-        if given and all(re.fullmatch(pattern, value, re.ASCII) for value in given):
+        if present and all(re.fullmatch(pattern, value, re.ASCII) for value in present):
             numbers = [None if value is None else convert(value) for value in cells]
             return kind(optional=None in cells), numbers
     return _texts(cells)

@@ -388,8 +388,8 @@ def jpeg_of(layout: Layout, data: U8) -> U8:
 
 def _colours(layout: Layout) -> bytes:
     """Return the marker that says what three colours mean."""
-    known = layout.photometric in (RGB, YCBCR)
-    return ADOBE + struct.pack("B", layout.photometric == YCBCR) if known else b""
+    named = layout.photometric in (RGB, YCBCR)
+    return ADOBE + struct.pack("B", layout.photometric == YCBCR) if named else b""
 
 
 def _lerc(data: U8, out: AnyArray) -> AnyArray:

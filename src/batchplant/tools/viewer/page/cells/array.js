@@ -133,13 +133,13 @@ function planes(cell, ctx, axes, style) {
     if (drawing) { again = true; return; }
     drawing = true;
     try {
-      const pairs = axes.map((axis) => axes.filter((one) => one !== axis));
-      const found = await Promise.all(pairs.map((pair) => slice(cell, ctx, { axes: pair.join(","), at: at.join(",") })));
-      found.forEach((one, n) => {
+      const pairs = axes.map((axis) => axes.filter((other) => other !== axis));
+      const slices = await Promise.all(pairs.map((pair) => slice(cell, ctx, { axes: pair.join(","), at: at.join(",") })));
+      slices.forEach((plane, n) => {
         const [down, across] = pairs[n];
-        const mark = [Math.trunc(at[down] / one.steps[0]), Math.trunc(at[across] / one.steps[1])];
-        const pick = (row, column) => { at[down] = row * one.steps[0]; at[across] = column * one.steps[1]; draw(); };
-        put(boxes[n], h("p.dim", {}, `axis ${axes[n]}: ${number(at[axes[n]])} of ${number(cell.shape[axes[n]])}`), heat(cell, one, { ...style(), mark, pick }));
+        const mark = [Math.trunc(at[down] / plane.steps[0]), Math.trunc(at[across] / plane.steps[1])];
+        const pick = (row, column) => { at[down] = row * plane.steps[0]; at[across] = column * plane.steps[1]; draw(); };
+        put(boxes[n], h("p.dim", {}, `axis ${axes[n]}: ${number(at[axes[n]])} of ${number(cell.shape[axes[n]])}`), heat(cell, plane, { ...style(), mark, pick }));
       });
       wrong.textContent = "";
     } catch (error) {

@@ -42,7 +42,7 @@ export function create(context) {
 function view(slide, { levels, tile, planes }) {
   const [height, width] = levels[0];
   const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "slide", "aria-label": "Slide: arrow keys move, plus and minus zoom, 0 shows all of it" });
-  const said = h("output"), wrong = h("p.error", { role: "alert" });
+  const status = h("output"), wrong = h("p.error", { role: "alert" });
   const pen = canvas.getContext("2d"), tiles = new Map();
   // The middle of the view in pixels of the image; pixels of the screen that a pixel of the image is wide.
   let x = width / 2, y = height / 2, zoom = 0, at = planes.map(({ size }) => Math.trunc(size / 2));
@@ -116,7 +116,7 @@ function view(slide, { levels, tile, planes }) {
     for (const place of waiting) if (!tiles.has(place.key)) load(place);
     canvas.dataset.waiting = waiting.filter(({ key }) => !tiles.get(key)?.broken).length;
     const seen = levels.length > 1 ? ` · level ${level} of ${levels.length}` : "";
-    said.textContent = `${number(width)} × ${number(height)} · ${Number((100 * zoom).toPrecision(3))} %${seen} · at ${number(Math.round(x))}, ${number(Math.round(y))}`;
+    status.textContent = `${number(width)} × ${number(height)} · ${Number((100 * zoom).toPrecision(3))} %${seen} · at ${number(Math.round(x))}, ${number(Math.round(y))}`;
   }
 
   function load({ level, row, column, key }) {
@@ -169,14 +169,14 @@ function view(slide, { levels, tile, planes }) {
     return { slider, value, element: size > 1 ? h("div.place", {}, h("span", { "aria-hidden": "true" }, name), slider, value, h("span.dim", {}, `of ${number(size)}`)) : null };
   });
 
-  const element = h("div", {}, h("div.planes", {}, sliders.map((one) => one.element)), canvas,
-    h("div.row", {}, button("Zoom in", "+", () => zoomMiddle(ZOOM_STEP)), button("Zoom out", "−", () => zoomMiddle(1 / ZOOM_STEP)), button("All of it", "Fit", whole), said), wrong);
+  const element = h("div", {}, h("div.planes", {}, sliders.map((slider) => slider.element)), canvas,
+    h("div.row", {}, button("Zoom in", "+", () => zoomMiddle(ZOOM_STEP)), button("Zoom out", "−", () => zoomMiddle(1 / ZOOM_STEP)), button("All of it", "Fit", whole), status), wrong);
   return {
     element,
     /** Shows the place that the address names. */
     show(now) {
       const numbers = (now.at ?? "").split(",").map(Number);
-      if (numbers.length === planes.length && numbers.every((one, axis) => Number.isInteger(one) && one >= 0 && one < planes[axis].size)) at = numbers;
+      if (numbers.length === planes.length && numbers.every((index, axis) => Number.isInteger(index) && index >= 0 && index < planes[axis].size)) at = numbers;
       sliders.forEach(({ slider, value }, axis) => { slider.value = at[axis]; value.textContent = at[axis]; });
       const [px, py, scale] = [now.x, now.y, now.zoom].map((text) => (text === undefined ? NaN : Number(text)));
       x = clamp(Number.isFinite(px) ? px : width / 2, 0, width);
