@@ -33,7 +33,7 @@ def batchplant_side(job: dict[str, Any]) -> Epoch:
     image = [RandomResizedCrop(job["crop"]), RandomHorizontalFlip()] if job["crop"] else []
     loader = Loader(
         job["path"], job["batch"], order=job["order"], pipelines={"image": image}, seed=job["seed"],
-        page_cache=job["page cache"],
+        cache=job["page cache"] and "pages",
     )  # fmt: skip
     return lambda: (len(batch["image"]) for batch in loader)
 

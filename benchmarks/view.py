@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -192,10 +192,7 @@ while True:
 
 @contextmanager
 def _looked_at(loader: Loader) -> Iterator[None]:
-    if loader.dashboard is None:
-        yield
-        return
-    url = loader.dashboard.url.partition("#")[0]
+    url = loader.dashboard().url.partition("#")[0]
     looker = subprocess.Popen(
         [sys.executable, "-c", LOOKER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -218,7 +215,8 @@ def dashboard(path: Path, rounds: int) -> dict[str, Any]:
     for turn in range(2 * rounds + 2):
         # Without, with, with, without: what drifts meets both.
         name = "with" if turn % 4 in (1, 2) else "without"
-        with closing(Loader(path, 64, dashboard=name == "with", **options)) as loader, _looked_at(loader):
+        look = _looked_at if name == "with" else nullcontext
+        with closing(Loader(path, 64, **options)) as loader, look(loader):
             spent, began = time.process_time(), time.perf_counter()
             for _ in loader:
                 pass

@@ -122,7 +122,7 @@ The first step of such a field, which goes with its image; without one it follow
     ),
     "joint": (
         "Steps that see several fields",
-        "They are given to the Loader as `joint=[…]`, as are those of the next section.\n",
+        "They stand beside the pipelines of fields: `pipelines=[{…}, Map(…)]`, like those of the next one.\n",
     ),
     "mixing": ("Several samples in one", ""),
     "audio": (

@@ -361,7 +361,7 @@ print(batch["image"].shape, batch["image"].dtype)""",
 import batchplant as bp
 
 add = bp.ops.Map(lambda a, b: a + b, inputs=["a", "b"], outputs="sum")
-print(next(iter(bp.Loader({"a": [1, 2], "b": [3, 4]}, 2, joint=[add])))["sum"])""",
+print(next(iter(bp.Loader({"a": [1, 2], "b": [3, 4]}, 2, pipelines=[add])))["sum"])""",
         "[4 6]",
     ),
     "tools/examine": (

@@ -82,8 +82,7 @@ def train(args):
     pipelines, numbers, vocabularies = make_steps(parts["train"], args.target)
     options = {
         "batch_size": args.batch_size,
-        "pipelines": pipelines,
-        "joint": [Stack(numbers, into="numbers", dtype="float32")],
+        "pipelines": [pipelines, Stack(numbers, into="numbers", dtype="float32")],
         "device": device,
     }
     # Windows of neighbouring row groups: a random order would unpack a row group for every row.

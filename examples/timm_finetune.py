@@ -39,9 +39,8 @@ def make_loader(path, args, config, device, training):
         args.batch_size,
         order="random",
         drop_last=True,
-        pipelines={"image": augment},
         # MixUp sees images and labels of a whole batch: labels become weights of the classes.
-        joint=[MixUp(args.mixup), {"image": [levels, ToTorchImage()]}],
+        pipelines=[{"image": augment}, MixUp(args.mixup), {"image": [levels, ToTorchImage()]}],
         device=device,
     )
 

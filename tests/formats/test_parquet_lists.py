@@ -351,11 +351,11 @@ def test_damage_is_told_as_ever(arrays, tmp_path):
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("page_cache", [True, False])
-def test_a_random_epoch_of_more_than_the_cache(arrays, page_cache, monkeypatch):
+@pytest.mark.parametrize("cache", ["pages", False])
+def test_a_random_epoch_of_more_than_the_cache(arrays, cache, monkeypatch):
     path, values = arrays
     monkeypatch.setenv("BATCHPLANT_CHUNK_CACHE", str(1 << 20))
-    loader = bp.Loader(path, 4, order="random", seed=1, ids=True, page_cache=page_cache)
+    loader = bp.Loader(path, 4, order="random", seed=1, ids=True, cache=cache)
     seen = []
     for batch in loader:
         ids = np.asarray(batch["ids"])

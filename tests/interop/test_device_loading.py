@@ -97,22 +97,22 @@ CASES = {
         "image": [ops.Resize(shorter=24), ops.Collate("pad", multiple_of=8)], "mask": None,
     }},
     "list": {"pipelines": {"image": [ops.Resize(shorter=24), ops.Collate("list")], "mask": None}},
-    "MixUp": {"pipelines": FRAMES, "joint": [ops.MixUp(0.8, labels="class")]},
-    "MixUp with boxes": {"pipelines": FRAMES, "joint": [ops.MixUp(0.8, boxes="boxes")]},
-    "CutMix": {"pipelines": FRAMES, "joint": [
+    "MixUp": {"pipelines": [FRAMES, ops.MixUp(0.8, labels="class")]},
+    "MixUp with boxes": {"pipelines": [FRAMES, ops.MixUp(0.8, boxes="boxes")]},
+    "CutMix": {"pipelines": [FRAMES,
         ops.CutMix(labels="class", masks="mask"), {"image": [ops.Normalize([100] * 3, [50] * 3)]},
     ]},
     "soft labels": {
-        "pipelines": {**FRAMES, "soft": [ops.Convert("float32")]}, "joint": [ops.MixUp(0.8, labels="soft")],
+        "pipelines": [{**FRAMES, "soft": [ops.Convert("float32")]}, ops.MixUp(0.8, labels="soft")],
     },
     "images of the CPU": {
-        "pipelines": {
-            **FRAMES, "image": [ops.Resize(32), lambda batch: batch // 2], "soft": [ops.Convert("float32")],
-        },
-        "joint": [ops.MixUp(0.8, labels="soft")],
+        "pipelines": [
+            {**FRAMES, "image": [ops.Resize(32), lambda batch: batch // 2], "soft": [ops.Convert("float32")]},
+            ops.MixUp(0.8, labels="soft"),
+        ],
     },
-    "Mosaic": {"pipelines": FRAMES, "joint": [ops.Mosaic(masks="mask")]},
-    "CopyPaste": {"pipelines": FRAMES, "joint": [ops.CopyPaste(p=0.9)]},
+    "Mosaic": {"pipelines": [FRAMES, ops.Mosaic(masks="mask")]},
+    "CopyPaste": {"pipelines": [FRAMES, ops.CopyPaste(p=0.9)]},
     "clips": {"pipelines": {"image": None, "mask": None, "clip": [
         backwards,
         ops.RandomCrop((10, 12)), ops.RandomHorizontalFlip(), ops.ColorJitter(0.3), ops.ChannelsFirst(),
@@ -131,8 +131,9 @@ FAR = {"warps": 0.01, "policy": 0.2, "Mosaic": 0.01, "CopyPaste": 0.01}
 
 
 def epoch(scenes, case, **options):
-    pipelines = {**dict.fromkeys(SOME), **case["pipelines"]}
-    how = {"pipelines": pipelines, "joint": case.get("joint", ()), "order": "random", "seed": 5, **options}
+    fields, *steps = case["pipelines"] if isinstance(case["pipelines"], list) else [case["pipelines"]]
+    pipelines = [{**dict.fromkeys(SOME), **fields}, *steps]
+    how = {"pipelines": pipelines, "order": "random", "seed": 5, **options}
     with warnings.catch_warnings():
         # Of steps without a device form, and of masks.
         warnings.simplefilter("ignore", UserWarning)

@@ -112,7 +112,7 @@ def test_batches_that_were_read_past_the_page_cache(kind, path, together, tmp_pa
     elif kind != "beton":
         data = tmp_path / f"a.{kind}"
         bp.convert(path, data)
-    want, result = (taken(loader_of(data, device=item, page_cache=False)) for item in (None, "cpu"))
+    want, result = (taken(loader_of(data, device=item, cache=False)) for item in (None, "cpu"))
     for row, other in zip(want, result, strict=True):
         assert row["ids"].tolist() == other["ids"].tolist()
         assert np.abs(row["image"].astype(int) - other["image"]).max() <= 6

@@ -143,8 +143,9 @@ IMAGE_CASES = {
     "a function behind": {"pipelines": {"image": [*CROP["image"], negative, bp.ops.RandomErasing(1.0)]}},
     "an op of a user": {"pipelines": {"image": [*CROP["image"], MixedWithPrevious()]}},
     "joint": {
-        "pipelines": CROP,
-        "joint": [bp.ops.Map(lambda image, label: image[..., 0] + label, ["image", "label"], "x")],
+        "pipelines": [
+            CROP, bp.ops.Map(lambda image, label: image[..., 0] + label, ["image", "label"], "x"),
+        ],
     },
     "cached": {"order": "random", "pipelines": CROP, "cache": "decoded"},
 }  # fmt: skip
@@ -333,13 +334,13 @@ DEVICE_CASES = {
         "pipelines": {"image": [*CROP["image"], bp.ops.ColorJitter(0.4), bp.ops.Normalize([9] * 3, [60] * 3)]}
     },
     "padded": {"pipelines": {"image": [bp.ops.Resize(shorter=90), bp.ops.Collate("pad")]}},
-    "MixUp": {"pipelines": CROP, "joint": [bp.ops.MixUp(0.8, labels="label", num_classes=SAMPLES)]},
+    "MixUp": {"pipelines": [CROP, bp.ops.MixUp(0.8, labels="label", num_classes=SAMPLES)]},
     "a module": {"pipelines": {"image": [*CROP["image"], bp.ops.ChannelsFirst(), "module"]}},
     "a function": {"pipelines": {"image": [*CROP["image"], negative]}},
     "a function of tensors": {"pipelines": {"image": [*CROP["image"], "to_tensor", negative]}},
     "joint code": {
-        "pipelines": {"image": [*CROP["image"], bp.ops.ChannelsFirst()]},
-        "joint": [
+        "pipelines": [
+            {"image": [*CROP["image"], bp.ops.ChannelsFirst()]},
             bp.ops.MixUp(0.8, labels="label", num_classes=SAMPLES),
             bp.ops.Map(lambda image, label: image[0] + label[:1], ["image", "label"], "x"),
         ],
@@ -363,11 +364,13 @@ def of_device(torch: Any, case: str) -> dict[str, Any]:
 
     options = dict(DEVICE_CASES[case])
     steps = {"module": torch.nn.Threshold(100, 0), "to_tensor": interop.ToTensor()}
-    options["pipelines"] = {
+    pipelines = options["pipelines"]
+    fields, *behind = pipelines if isinstance(pipelines, list) else [pipelines]
+    fields = {
         name: [steps.get(step, step) if isinstance(step, str) else step for step in pipeline]
-        for name, pipeline in options["pipelines"].items()
+        for name, pipeline in fields.items()
     }
-    return options
+    return {**options, "pipelines": [fields, *behind]}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -51,11 +51,11 @@ def test_the_same_batches_past_the_page_cache(kind, tmp_path, cold):
     if kind == "lmdb":
         pytest.importorskip("lmdb")
     path = dataset(kind, tmp_path)
-    through = batches(path, page_cache=True)
+    through = batches(path, cache="pages")
     # Files of a folder are not mapped, so they are read together in any case.
     assert (sum(cold) == 20) == (kind == "folder")
     cold.clear()
-    past = batches(path, page_cache=False)
+    past = batches(path, cache=False)
     # In a tar file labels are cells beside the images; elsewhere all of a sample is one record.
     assert sum(cold) == (40 if kind == "tar" else 20)
     assert len(through) == len(past) == 4
@@ -66,7 +66,7 @@ def test_the_same_batches_past_the_page_cache(kind, tmp_path, cold):
 
 def test_what_is_in_memory_is_not_read_again(tmp_path, monkeypatch, cold):
     monkeypatch.setattr(MappedSource, "_in_memory", lambda *_: True)
-    assert len(batches(write_jpeg(tmp_path / "data.beton"), page_cache=False)) == 4
+    assert len(batches(write_jpeg(tmp_path / "data.beton"), cache=False)) == 4
     assert not cold
 
 
@@ -82,15 +82,15 @@ def test_the_kernel_is_asked_to_read_ahead(kind, tmp_path, monkeypatch, cold):
         return int(sizes.sum())
 
     monkeypatch.setattr(MappedSource, "request", noted)
-    assert len(batches(path, page_cache=True)) == 4
+    assert len(batches(path, cache="pages")) == 4
     assert sum(asked) == 20
 
 
 def test_raw_images_keep_their_shape(tmp_path, cold):
     path = write_raw(tmp_path / "data.beton")
-    first = batches(path, page_cache=False, pipelines={})
+    first = batches(path, cache=False, pipelines={})
     assert sum(cold) == 20
-    for row, other in zip(first, batches(path, page_cache=True, pipelines={}), strict=True):
+    for row, other in zip(first, batches(path, cache="pages", pipelines={}), strict=True):
         np.testing.assert_array_equal(row["image"], other["image"])
 
 
@@ -98,9 +98,9 @@ def test_a_damaged_image_is_named_as_ever(tmp_path, cold):
     path = write_jpeg(tmp_path / "data.beton", damaged=[7])
     whole = {"image": [ops.Resize((8, 8))]}
     with pytest.raises(DecodeError) as result:
-        batches(path, page_cache=False, pipelines=whole)
+        batches(path, cache=False, pipelines=whole)
     assert (result.value.sample, result.value.field) == (7, "image")
-    left = batches(path, page_cache=False, on_error="skip", pipelines=whole)
+    left = batches(path, cache=False, on_error="skip", pipelines=whole)
     assert sum(len(row["ids"]) for row in left) == 19
 
 
@@ -201,9 +201,9 @@ def test_row_groups_past_the_page_cache(order, tmp_path, monkeypatch, cold):
     path = write_row_groups(tmp_path / "data.parquet")
     monkeypatch.setattr(Reader, "tuning", ReaderTuning(window_bytes=2 * column_of(path)[0][1] + 1000))
     options = {"order": order, "size": 20}
-    want = batches(path, page_cache=True, **options)
+    want = batches(path, cache="pages", **options)
     assert not cold
-    for item, other in zip(want, batches(path, page_cache=False, **options), strict=True):
+    for item, other in zip(want, batches(path, cache=False, **options), strict=True):
         for name in item:
             np.testing.assert_array_equal(item[name], other[name])
     assert cold
@@ -253,10 +253,8 @@ def test_images_of_row_groups_beside_those_of_files(tmp_path, monkeypatch, cold)
     monkeypatch.setattr(local.SharedReads, "use", every_second)
     for order in ("sequential", "quasi_random"):
         result = [
-            batches(
-                bp.join([bp.open(path), files]), 20, order=order, page_cache=page_cache, pipelines=pipelines
-            )
-            for page_cache in (True, False)
+            batches(bp.join([bp.open(path), files]), 20, order=order, cache=cache, pipelines=pipelines)
+            for cache in ("pages", False)
         ]
         for item, other in zip(*result, strict=True):
             for name in item:
@@ -271,8 +269,8 @@ def test_row_groups_that_are_much_of_the_memory_go_through_the_page_cache(
     monkeypatch.setattr(local, "available_memory", lambda: memory)
     path = write_row_groups(tmp_path / "data.parquet")
     column = column_of(path)
-    want = batches(path, 20, order="sequential", page_cache=True)
-    for row, other in zip(want, batches(path, 20, order="sequential", page_cache=False), strict=True):
+    want = batches(path, 20, order="sequential", cache="pages")
+    for row, other in zip(want, batches(path, 20, order="sequential", cache=False), strict=True):
         assert np.array_equal(row["image"], other["image"])
     assert (not set(read).isdisjoint(column)) == shared
 
@@ -285,8 +283,8 @@ def test_row_groups_that_nobody_finds_images_in_are_left_to_who_reads_them(first
         for number, how in enumerate((first, "snappy"))
     ]
     how = {"order": "sequential", "size": 20, "pipelines": {"image": [ops.Resize((8, 8))]}}
-    want = batches(str(tmp_path), page_cache=True, **how)
-    got = batches(str(tmp_path), page_cache=False, **how)
+    want = batches(str(tmp_path), cache="pages", **how)
+    got = batches(str(tmp_path), cache=False, **how)
     for row, other in zip(want, got, strict=True):
         assert row["ids"].tolist() == other["ids"].tolist()
         assert np.array_equal(row["image"], other["image"])
@@ -314,11 +312,6 @@ def test_what_is_in_memory_is_looked_at_now_and_then(kind, most, tmp_path, monke
     step = tuning.resident_check_interval
     expected = [*range(sure), *range(-(-sure // step) * step, 110, step)]
     assert shard.numbers[: len(expected)] == expected
-
-
-def test_page_cache_is_yes_or_no(tmp_path):
-    with pytest.raises(bp.OptionError, match=r"page_cache is True, False or None .* not 'no'"):
-        bp.Loader(write_jpeg(tmp_path / "data.beton"), 4, page_cache="no")
 
 
 def test_more_than_memory_is_read_past_the_page_cache(tmp_path, monkeypatch):
@@ -363,7 +356,7 @@ def anonymous():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
 
-loader = bp.Loader(sys.argv[1], 8, order="random", page_cache=False, workers=1)
+loader = bp.Loader(sys.argv[1], 8, order="random", cache=False, workers=1)
 seen = []
 for _ in range(2):
     for batch in loader:
@@ -415,7 +408,7 @@ def test_arrays_come_past_the_page_cache(kind, tmp_path, cold, monkeypatch):
     if needs in ("lmdb", "pyarrow", "h5py"):
         pytest.importorskip(needs)
     path = write_arrays(tmp_path / f"data.{kind}")
-    want = batches(path, pipelines={}, page_cache=True)
+    want = batches(path, pipelines={}, cache="pages")
     assert not cold
     copied, copy_runs = [0], _native.copy_runs
 
@@ -427,7 +420,7 @@ def test_arrays_come_past_the_page_cache(kind, tmp_path, cold, monkeypatch):
     # Twice: nobody may miss what was read by the first.
     for _ in range(2):
         cold.clear()
-        got = batches(path, pipelines={}, page_cache=False)
+        got = batches(path, pipelines={}, cache=False)
         assert len(cold) == 10
         for row, other in zip(want, got, strict=True):
             assert row["ids"].tolist() == other["ids"].tolist()
@@ -440,8 +433,8 @@ def test_arrays_come_past_the_page_cache(kind, tmp_path, cold, monkeypatch):
 def test_who_looks_into_files_by_itself_is_left_alone(tmp_path, cold):
     """What was read ahead in vain is not read again."""
     path = write_arrays(tmp_path / "data.npz")
-    want = batches(path, pipelines={}, page_cache=True)
-    got = batches(path, pipelines={}, page_cache=False)
+    want = batches(path, pipelines={}, cache="pages")
+    got = batches(path, pipelines={}, cache=False)
     for row, other in zip(want, got, strict=True):
         assert np.array_equal(row["a"], other["a"])
     assert 0 < len(cold) < 10
@@ -462,8 +455,8 @@ def test_files_that_nobody_has_mapped_are_left_to_who_reads_them(kind, tmp_path,
         data = write_arrays(tmp_path / "data.zarr", count=20)
         if kind == "patches":
             data = bp.Patches(data, ["a"], size=(1, 128, 1024))
-    want = batches(data, page_cache=True, **options)
-    got = batches(data, page_cache=False, **options)
+    want = batches(data, cache="pages", **options)
+    got = batches(data, cache=False, **options)
     # A thread that fails is an error of the test.
     for item, other in zip(want, got, strict=True):
         for name in item:
@@ -512,9 +505,9 @@ def test_damage_is_told_as_ever(kind, tmp_path, cold):
         file.seek(middle)
         file.write(b"\xff" * 40)
     told = []
-    for page_cache in (True, False):
+    for cache in ("pages", False):
         with pytest.raises(bp.DataError) as result:
-            batches(path, pipelines={}, page_cache=page_cache)
+            batches(path, pipelines={}, cache=cache)
         told.append(result.value)
     assert cold
     one, other = told

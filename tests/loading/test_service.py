@@ -202,7 +202,7 @@ def test_texts_numbers_and_missing_values_are_those_of_local_files(texts, texts_
 def test_raw_pixels_joint_steps_and_mixtures(tmp_path, texts, texts_url):
     path = write_raw(tmp_path / "raw.beton", 24)
     plan = {"joint": [{"op": "MixUp", "alpha": 0.4, "num_classes": 24}]}
-    mixup = {"joint": [bp.ops.MixUp(0.4, num_classes=24)]}
+    mixup = {"pipelines": [bp.ops.MixUp(0.4, num_classes=24)]}
     with serving(path, plan) as server, reading(server.url) as reader:
         service = bp.Loader(reader, 5, order="random")
         assert_same_epochs(service, bp.Loader(path, 5, order="random", **mixup), 1)

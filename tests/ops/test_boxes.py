@@ -517,8 +517,7 @@ def test_batches_without_any_object(tmp_path, name, optional):
             size,
             workers=1,
             order="sequential",
-            pipelines={"image": EMPTY_MOVES[name]},
-            joint=joint,
+            pipelines=[{"image": EMPTY_MOVES[name]}, *joint],
         )
         batches = list(loader)
         assert sum(len(batch["image"]) for batch in batches) == 4
@@ -604,7 +603,7 @@ def test_run_length_masks_and_areas_go_with_their_image(segmented, name):
 
 def test_run_length_masks_in_a_mosaic(segmented):
     pipelines = {"image": [Resize(64)], "dense": [ops.MoveMask(of="image")]}
-    with closing(bp.Loader(segmented, 6, pipelines=pipelines, joint=[ops.Mosaic()], workers=1)) as loader:
+    with closing(bp.Loader(segmented, 6, pipelines=[pipelines, ops.Mosaic()], workers=1)) as loader:
         [batch] = loader
     areas, offsets = batch["area"]
     for row, texts in enumerate(batch["rle"]):

@@ -51,8 +51,8 @@ def dataset(tmp_path_factory):
     return path
 
 
-def first(dataset, joint, batch_size=COUNT, **options):
-    with closing(bp.Loader(dataset, batch_size, joint=joint, **options)) as loader:
+def first(dataset, joint, batch_size=COUNT, pipelines=None, **options):
+    with closing(bp.Loader(dataset, batch_size, pipelines=[pipelines or {}, *joint], **options)) as loader:
         return next(iter(loader))
 
 
@@ -107,7 +107,7 @@ def test_a_function_of_a_batch_and_what_goes_on_behind_it(dataset):
 
 def test_a_loader_with_such_steps_can_be_copied_and_seen(dataset):
     with closing(
-        bp.Loader(dataset, 3, joint=[Map(shrink, ["boxes", "label"]), Mosaic(labels="label")])
+        bp.Loader(dataset, 3, pipelines=[Map(shrink, ["boxes", "label"]), Mosaic(labels="label")])
     ) as loader:
         copied = pickle.loads(pickle.dumps(loader))
         assert next(iter(copied))["label"][0].tolist() == next(iter(loader))["label"][0].tolist()
@@ -129,7 +129,7 @@ def test_a_loader_with_such_steps_can_be_copied_and_seen(dataset):
         ([ops.Pad(3)], "steps of several fields"),
         ([Mosaic], "write Mosaic.. with parentheses"),
         ([shrink], "Map.shrink, inputs="),
-        (Mosaic(), "joint is a list of steps"),
+        (Mosaic(), "a list of these and of steps"),
         ([{"image": Resize(3)}], "a pipeline is a list of ops"),
         ([{"boxes": [Pad(3)]}, Mosaic()], "pad after it"),
         ([{"image": [Normalize([0] * 3, [1] * 3)]}, Mosaic()], "normalize them after it"),
@@ -139,15 +139,15 @@ def test_a_loader_with_such_steps_can_be_copied_and_seen(dataset):
 )
 def test_steps_that_do_not_fit(dataset, joint, reason):
     with pytest.raises(OptionError, match=reason):
-        bp.Loader(dataset, 2, joint=joint)
+        bp.Loader(dataset, 2, pipelines=joint)
 
 
 def test_a_joint_step_is_no_step_of_a_field(dataset):
-    with pytest.raises(OptionError, match="give pack or joint"):
-        bp.Loader(dataset, 2, joint=[Mosaic()], pack=bp.Pack(8, field="label"))
-    with pytest.raises(OptionError, match="steps that see several go into joint="):
+    with pytest.raises(OptionError, match="packed rows are no samples"):
+        bp.Loader(dataset, 2, pipelines=[Mosaic()], pack=bp.Pack(8, field="label"))
+    with pytest.raises(OptionError, match="steps that see several stand beside"):
         bp.Loader(dataset, 2, pipelines={("image", "boxes"): [Mosaic()]})
-    with pytest.raises(OptionError, match="give it to the Loader as joint="):
+    with pytest.raises(OptionError, match="put it beside their pipelines"):
         bp.Loader(dataset, 2, pipelines={"image": [Mosaic()]})
 
 
@@ -334,7 +334,7 @@ def test_columns_become_one_matrix() -> None:
     rows = {f"f{n}": np.arange(50, dtype=np.float32) + n for n in range(200)}
     rows |= {"label": np.arange(50), "v": np.arange(100, dtype=np.int16).reshape(50, 2)}
     names = [f"f{n}" for n in range(200)]
-    loader = bp.Loader(bp.open(rows), 16, joint=[ops.Stack([*names, "v"], into="x")])
+    loader = bp.Loader(bp.open(rows), 16, pipelines=[ops.Stack([*names, "v"], into="x")])
     assert loader.plan.names == ("label", "x")
     batches = list(loader)
     assert [list(batch) for batch in batches] == [["label", "x"]] * 4
@@ -342,24 +342,24 @@ def test_columns_become_one_matrix() -> None:
     assert result.dtype == np.float32
     expected = np.column_stack([*(rows[name] for name in names), rows["v"]])
     np.testing.assert_array_equal(result, expected)
-    both = next(iter(bp.Loader(bp.open(rows), 4, joint=[ops.Stack(["f0", "label"], "x", keep=True)])))
+    both = next(iter(bp.Loader(bp.open(rows), 4, pipelines=[ops.Stack(["f0", "label"], "x", keep=True)])))
     assert both["x"].dtype == np.float64
     assert "f0" in both
     half = ops.Stack(["f0", "label"], "x", dtype="float16")
-    assert next(iter(bp.Loader(bp.open(rows), 4, joint=[half])))["x"].dtype == np.float16
+    assert next(iter(bp.Loader(bp.open(rows), 4, pipelines=[half])))["x"].dtype == np.float16
 
 
 def test_what_cannot_be_stacked_is_named() -> None:
     reader = bp.open({"a": [1, 2], "text": ["x", "y"], "m": np.zeros((2, 3, 3))})
     for names, text in ((["a", "text"], "'text' is"), (["a", "m"], "'m' is"), (["a", "b"], "needs 'b'")):
         with pytest.raises(OptionError, match=text):
-            bp.Loader(reader, 2, joint=[ops.Stack(names, into="x")])
+            bp.Loader(reader, 2, pipelines=[ops.Stack(names, into="x")])
     # What a step took away is not there for the next.
     twice = [ops.Stack(["a"], into="x"), ops.Stack(["a", "x"], into="y")]
     with pytest.raises(OptionError, match="needs 'a'"):
-        bp.Loader(reader, 2, joint=twice)
+        bp.Loader(reader, 2, pipelines=twice)
 
 
 def test_a_pipe_of_several_fields_says_what_to_write() -> None:
-    with pytest.raises(OptionError, match=r"one field, not at \['a', 'b'\].*joint=\[Stack"):
+    with pytest.raises(OptionError, match=r"one field, not at \['a', 'b'\].*pipelines=\[Stack"):
         bp.Pipe(["a", "b"], [])  # type: ignore[arg-type]

@@ -32,9 +32,8 @@ LOADERS: list[tuple[dict[str, Any], str]] = [
     ({"workers": -1}, "workers must be from 0"),
     ({"workers": [0, "x"]}, "a core of workers must be a whole number"),
     ({"pipelines": 3}, "pipelines holds ops by field"),
-    ({"joint": 3}, "joint is a list of steps"),
-    ({"dashboard": "x"}, "dashboard is True or a port"),
-    ({"dashboard": 65536}, "dashboard is True or a port"),
+    ({"pipelines": [3]}, "a list of pipelines holds steps"),
+    ({"cache": True}, "cache is"),
     ({"source": None}, "can be opened, not None"),
     ({"source": 3}, "can be opened, not 3"),
 ]

@@ -309,28 +309,30 @@ class DecodedCache:
         if self.bytes is not None:
             bytes_of("bytes", self.bytes)
 
-    @classmethod
-    def of(cls, cache: str | DecodedCache | None, backend: str | None) -> DecodedCache | None:
-        """Return the cache that ``cache`` of a Loader stands for: ``"decoded"`` is one with defaults."""
-        if cache is None:
-            return None
-        if cache != "decoded" and not isinstance(cache, DecodedCache):
-            raise OptionError(
-                f'cache is "decoded", a DecodedCache or None, not {cache!r}; what comes from a server is '
-                "kept by bp.open(…, cache=…, cache_bytes=…)"
-            )
-        if backend is not None:
-            raise OptionError(
-                f'cache="decoded" keeps pixels that the CPU made, and decode={backend!r} makes others on the '
-                "device: leave one of them out"
-            )
-        return cls() if isinstance(cache, str) else cache
-
     @property
     def max_bytes(self) -> int:
         if self.bytes is not None:
             return bytes_of("bytes", self.bytes)
         return DEFAULT_CACHE_BYTES if self.dir is not None else memory_limit() // 4 // local_world_size()
+
+
+def checked_cache(
+    cache: str | DecodedCache | bool | None, backend: str | None
+) -> DecodedCache | str | bool | None:
+    """Return the ``cache`` of a Loader, checked; ``"decoded"`` stands for a DecodedCache with defaults."""
+    if cache in (None, False, "pages"):
+        return cache
+    if cache != "decoded" and not isinstance(cache, DecodedCache):
+        raise OptionError(
+            f'cache is "decoded", a DecodedCache, "pages", False or None, not {cache!r}; what comes from a '
+            "server is kept by bp.open(…, cache=…, cache_bytes=…)"
+        )
+    if backend is not None:
+        raise OptionError(
+            f'cache="decoded" keeps pixels that the CPU made, and decode={backend!r} makes others on the '
+            "device: leave one of them out"
+        )
+    return cache if isinstance(cache, DecodedCache) else DecodedCache()
 
 
 class DecodedImages:

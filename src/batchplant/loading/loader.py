@@ -28,7 +28,7 @@ from ..order.mesh import Mesh, refuse_unused_mesh
 from ..schema.columns import I64
 from ..storage.settings import NAMES as STORAGE_OPTIONS
 from .advice import Traffic, advise, keep_up, stored_bytes, warn_of_obstacles
-from .decoded import DecodedCache, DecodedImages
+from .decoded import DecodedCache, DecodedImages, checked_cache
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
 from .executor import Executor, RemoteExecutor
 from .images import DecodeOptions, Device
@@ -37,7 +37,7 @@ from .node.place import check_platform
 from .on_cpu import BufferPool, OnCpu
 from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, SkippedRows, lay_out, pack_of
-from .plan import Joint, Pipelines, make_plan
+from .plan import Pipelines, make_plan
 from .recording import Recorder, describe
 from .sequence import SequenceCutter
 from .service.client import ServiceExecutor, ServiceReader
@@ -55,6 +55,12 @@ MAX_WORKERS = 1024
 FILTER_CHUNK_ROWS = 1024
 # Environment variable: 1, or a port, gives loaders a dashboard without a change to the program.
 DASHBOARD = "BATCHPLANT_DASHBOARD"
+# Arguments that moved, and where.
+MOVED_ARGUMENTS = {
+    "dashboard": "loader.dashboard() shows the page, loader.dashboard(8080) at that port",
+    "joint": "pipelines=[{field: [op, …]}, step, …] holds steps of several fields behind those of each",
+    "page_cache": 'cache="pages" reads through the page cache, cache=False past it',
+}
 # Arguments of torch.utils.data.DataLoader, and of datasets that are given to it: their equivalents here.
 TORCH_ARGUMENTS = {
     "shuffle": 'order="random" shuffles anew in every epoch, order="sequential" does not',
@@ -98,7 +104,6 @@ class LoaderConfig:
     batch_size: int
     order: orders.OrderLike
     pipelines: Pipelines | None
-    joint: Joint
     indices: npt.ArrayLike | None
     pack: Pack | None
     seed: int
@@ -113,13 +118,11 @@ class LoaderConfig:
     prefetch_batches: int
     device: object
     decode: DecodeOptions
-    cache: DecodedCache | None
-    page_cache: bool | None
+    cache: DecodedCache | str | bool | None
     share: str | None
     skip: Skip | None
     record: str | os.PathLike[str] | None
     stall_after: float | None
-    dashboard: bool | int | None
 
     def __post_init__(self) -> None:
         whole("batch_size", self.batch_size, 1)
@@ -134,10 +137,6 @@ class LoaderConfig:
             raise OptionError(f"on_error is raise or skip, not {self.on_error!r}")
         if self.evaluate and self.drop_last:
             raise OptionError("evaluate needs every sample, and drop_last leaves some out: give one of them")
-        if self.page_cache not in (None, True, False):
-            raise OptionError(f"page_cache is True, False or None (by itself), not {self.page_cache!r}")
-        if self.pack is not None and self.joint:
-            raise OptionError("joint steps see samples, and packed rows are none: give pack or joint")
         if self.rank is not None and self.world_size is not None:
             orders.rank_and_world_size(self.rank, self.world_size)
         self.decode.check(self.device)
@@ -169,6 +168,16 @@ class LoaderConfig:
         return parts
 
     @property
+    def decoded_cache(self) -> DecodedCache | None:
+        """The cache of decoded images, if there is one."""
+        return self.cache if isinstance(self.cache, DecodedCache) else None
+
+    @property
+    def page_cache(self) -> bool | None:
+        """Whether local files are read through the page cache; None: if the dataset fits into memory."""
+        return self.cache == "pages" if self.cache in ("pages", False) else None
+
+    @property
     def cores(self) -> list[int] | None:
         """Cores that the decoding threads stay on; None: any."""
         return list(self.workers) if isinstance(self.workers, Sequence) else None
@@ -183,41 +192,36 @@ class LoaderConfig:
 class Loader:
     """Batches of a dataset, epoch after epoch: ``for batch in Loader("train.beton", 256, order="random")``.
 
-    source: a Reader or what :func:`batchplant.open` takes; ``Loader(open(url, cache="/data"), 256)`` is
-    for options. order: ``sequential``, ``random``, ``shards``, ``quasi_random``, ``windowed``; an order
-    with options, such as ``order.QuasiRandom(window=64)``, ``order.ByLength("tokens")`` or
-    ``order.Balanced()``, see :mod:`batchplant.order`; an array of sample numbers, or a function.
-    pipelines: ops for each field, None to leave one out; see :class:`batchplant.Pipe`. joint: steps that
-    see several fields, behind all pipelines, see :class:`batchplant.ops.Map`. indices: only these
-    samples. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size counts rows. seed: of
-    the order and of every op. rank, world_size: this process among many (default: as torch.distributed or
-    the environment says when an epoch begins). mesh: the mesh of a run whose ranks do not all get different
-    samples: of PyTorch or JAX, Megatron's ``parallel_state``, a dict of sizes, or a :class:`Mesh`, which also
-    explains batch_axes and sequence_axis. drop_last: only full batches. evaluate: a rank that has no
-    samples left at the end has one batch fewer, not an empty one. on_error: ``raise``, or ``skip`` to
-    leave out samples that cannot be read and list them in ``skipped``. ids: add the sample numbers as
-    ``ids``. workers: number of decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE), or the
-    cores that they stay on, a thread for each. prefetch_batches: batches made in advance. device: a torch
-    device, for tensors there; None for NumPy. decode: how images are decoded for the device, as in
-    ``"hybrid"``, or :class:`DecodeOptions`. cache: ``"decoded"`` keeps decoded images for later epochs,
-    see :class:`DecodedCache`. page_cache: whether local files are read through it (default: images of
-    more bytes than there is memory are not). share: ``"node"`` has one server process decode what several
-    processes of this machine need, such as the ranks of a tensor-parallel group or the trials of a sweep.
-    skip: samples and steps to leave out while all others keep their positions, draws and ranks: a
-    :class:`Skip`, or the path of a list of bad samples. record: the file that the run is recorded in, see
-    :meth:`record`. stall_after: seconds that the loop may wait for a batch before what that waits for is
-    logged, as a warning of the logger ``batchplant``.
-    dashboard: True, or a port, to see on a web page where time
-    goes; the link is printed, and ``loader.dashboard.url``.
+    source: a Reader or what :func:`batchplant.open` takes; ``Loader(open(url, cache="/data"), 256)`` is for
+    options. order: ``sequential``, ``random``, ``shards``, ``quasi_random``, ``windowed``; an order with
+    options, such as ``order.QuasiRandom(window=64)``, ``order.ByLength("tokens")`` or ``order.Balanced()``,
+    see :mod:`batchplant.order`; an array of sample numbers, or a function. pipelines: ops for each field,
+    None to leave one out; see :class:`batchplant.Pipe`. A list begins with these and goes on with steps that
+    see several fields, such as :class:`batchplant.ops.Map`, and with more ops for some of the fields.
+    indices: only these samples. pack: rows of tokens in place of samples, see :class:`Pack`; batch_size
+    counts rows. seed: of the order and of every op. rank, world_size: this process among many (default: as
+    torch.distributed or the environment says when an epoch begins). mesh: the mesh of a run whose ranks do
+    not all get different samples: of PyTorch or JAX, Megatron's ``parallel_state``, a dict of sizes, or a
+    :class:`Mesh`, which also explains batch_axes and sequence_axis. drop_last: only full batches. evaluate: a
+    rank that has no samples left at the end has one batch fewer, not an empty one. on_error: ``raise``, or
+    ``skip`` to leave out samples that cannot be read and list them in ``skipped``. ids: add the sample
+    numbers as ``ids``. workers: number of decoding threads (default: all cores, divided by LOCAL_WORLD_SIZE),
+    or the cores that they stay on, a thread for each. prefetch_batches: batches made in advance. device: a
+    torch device, for tensors there; None for NumPy. decode: how images are decoded for the device, as in
+    ``"hybrid"``, or :class:`DecodeOptions`. cache: ``"decoded"`` keeps decoded images for later epochs, see
+    :class:`DecodedCache`; ``"pages"`` reads local files through the system's page cache, False past it
+    (default: through it, unless the dataset is larger than memory). share: ``"node"`` has one server process
+    decode what several processes of this machine need, such as the ranks of a tensor-parallel group or the
+    trials of a sweep. skip: samples and steps to leave out while all others keep their positions, draws and
+    ranks: a :class:`Skip`, or the path of a list of bad samples. record: the file that the run is recorded
+    in, see :meth:`record`. stall_after: seconds that the loop may wait for a batch before what that waits for
+    is logged, as a warning of the logger ``batchplant``.
 
     Raises: OptionError for arguments that do not fit the data or each other, and what
     :func:`batchplant.open` raises. While batches are made: DataError, with path, sample and field, where a
     sample cannot be read or decoded (``on_error="skip"`` leaves it out); AccessError where a disk or a server
     does not give the bytes.
     """
-
-    # The page of this loader, with its ``url``; None without ``dashboard``.
-    dashboard: Any = None
 
     def __init__(
         self,
@@ -226,7 +230,6 @@ class Loader:
         *,
         order: orders.OrderLike = "sequential",
         pipelines: Pipelines | None = None,
-        joint: Joint = (),
         indices: npt.ArrayLike | None = None,
         pack: Pack | None = None,
         seed: int = 0,
@@ -243,13 +246,11 @@ class Loader:
         prefetch_batches: int = 3,
         device: object = None,
         decode: str | DecodeOptions | None = None,
-        cache: str | DecodedCache | None = None,
-        page_cache: bool | None = None,
+        cache: str | DecodedCache | bool | None = None,
         share: str | None = None,
         skip: Skip | str | os.PathLike[str] | None = None,
         record: str | os.PathLike[str] | None = None,
         stall_after: float | None = None,
-        dashboard: bool | int | None = None,
         **unknown: Never,
     ) -> None:
         for name in unknown:
@@ -257,13 +258,12 @@ class Loader:
         decode = DecodeOptions.of(decode)
         placed = Mesh.of(mesh, rank, world_size, batch_axes, sequence_axis)
         self.config = LoaderConfig(
-            batch_size=batch_size, order=order, pipelines=pipelines, joint=joint, indices=indices, pack=pack,
-            seed=seed, rank=rank if placed is None else None, world_size=world_size, mesh=placed,
+            batch_size=batch_size, order=order, pipelines=pipelines, indices=indices, pack=pack, seed=seed,
+            rank=rank if placed is None else None, world_size=world_size, mesh=placed,
             drop_last=drop_last, evaluate=evaluate, on_error=on_error, ids=ids, workers=workers,
             prefetch_batches=prefetch_batches, device=device, decode=decode,
-            cache=DecodedCache.of(cache, decode.backend), page_cache=page_cache, share=share,
-            skip=Skip.of(skip), record=record, stall_after=stall_after,
-            dashboard=dashboard,
+            cache=checked_cache(cache, decode.backend), share=share, skip=Skip.of(skip), record=record,
+            stall_after=stall_after,
         )  # fmt: skip
         self.config.check_mesh()
         parts = self.config.order_parts()
@@ -273,9 +273,14 @@ class Loader:
         self.samples = length if self.indices is None else len(self.indices)
         self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self.prefetch_batches, self.threads = prefetch_batches, self.config.threads
-        if isinstance(self.reader, ServiceReader) and pipelines is None and not joint:
-            pipelines, joint = self.reader.default_pipelines()
-        self.plan = make_plan(self.reader, pipelines, joint, on_device=decode.backend is not None)
+        if isinstance(self.reader, ServiceReader) and pipelines is None:
+            pipelines = self.reader.default_pipelines()
+        self.plan = make_plan(self.reader, pipelines, on_device=decode.backend is not None)
+        if pack is not None and self.plan.joint:
+            raise OptionError(
+                f"{self.plan.joint[0].op!r} sees several fields of samples, and packed rows are no samples: "
+                "leave out pack, or the step"
+            )
         if ids and any(output.name == "ids" for output in self.plan.outputs):
             raise OptionError("ids=True adds the sample numbers as ids, and a field has that name already")
         self._ordering = Ordering(self.reader, self.plan, parts, self.indices, seed)
@@ -315,8 +320,8 @@ class Loader:
             # Up to five arrays of a batch have the same size.
             self._cutter = SequenceCutter(placed, pack, self._buffers(5 * (prefetch_batches + 2)))
         self._traffic = Traffic(self.reader, self.plan.fields)
-        if dashboard or (dashboard is None and os.environ.get(DASHBOARD, "0") not in ("", "0")):
-            self.dashboard = hooks.part("dashboard").watch(self, dashboard)
+        # The page that shows this loader.
+        self._watch: Any = None
 
     def _skip(self, skip: Skip | None) -> None:
         self.config = dataclasses.replace(self.config, skip=skip)
@@ -333,9 +338,9 @@ class Loader:
                 on_cpu, decode.backend, decode.gpu_share, config.prefetch_batches
             )
         self._decoded: DecodedImages | None = None
-        if config.cache is not None and config.share is None:
+        if config.decoded_cache is not None and config.share is None:
             self._decoded = DecodedImages(
-                config.cache, self.plan, len(self.reader), on_cpu, fast_scale=decode.fast_scale
+                config.decoded_cache, self.plan, len(self.reader), on_cpu, fast_scale=decode.fast_scale
             )
         self._executor = Executor(
             self.reader, self.plan, on_cpu, self._device, seed=config.seed, skip=config.on_error == "skip",
@@ -343,8 +348,8 @@ class Loader:
         )  # fmt: skip
         self._remote: RemoteExecutor | None = None
         if config.share is not None:
-            self._remote = NodeExecutor(self._executor, decode, config.cache, config.prefetch_batches)
-        elif isinstance(self.reader, ServiceReader) and config.cache is None:
+            self._remote = NodeExecutor(self._executor, decode, config.decoded_cache, config.prefetch_batches)
+        elif isinstance(self.reader, ServiceReader) and config.decoded_cache is None:
             self._remote = ServiceExecutor(self._executor, decode, config.prefetch_batches, self._totals)
         self._executor = self._remote or self._executor
 
@@ -532,6 +537,8 @@ class Loader:
         check_process(self._process)
         if self._closed:
             raise OptionError("the loader is closed")
+        if self._watch is None and self._turn == (0, 1) and os.environ.get(DASHBOARD, "0") not in ("", "0"):
+            self._watch = hooks.part("dashboard").watch_as_told(self, os.environ[DASHBOARD])
         epoch = Epoch(
             self._executor, self._delivery, self._begin, self._totals,
             indices=self.indices, coalescer=self._coalescer, packing=self._packing, cutter=self._cutter,
@@ -679,13 +686,13 @@ class Loader:
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle arguments and state: a copy opens the source again and goes on from here."""
         state = self.state_dict()
-        config = dataclasses.replace(self.config, indices=self.indices, dashboard=False, record=None)
+        config = dataclasses.replace(self.config, indices=self.indices, record=None)
         position = (state["epoch"], state["position"], state["step"], self._ordering.changes)
         return _remake, (type(self), self.reader, config, *position)
 
     def _copy(self, reader: Reader, **changes: Any) -> Self:
         """Return a loader with the same config, except for ``changes``."""
-        changes = {"indices": self.indices, "dashboard": False, "record": None, **changes}
+        changes = {"indices": self.indices, "record": None, **changes}
         loader = type(self)(reader, **vars(dataclasses.replace(self.config, **changes)))
         loader._ordering.changes = self._ordering.changes
         return loader
@@ -731,7 +738,7 @@ class Loader:
         reader = self.reader if os.getpid() == self._process else pickle.loads(pickle.dumps(self.reader))
         threads, cores, cache = max(1, self.threads // parts), self.config.cores, self.config.cache
         limit_threads(threads)
-        if self._decoded is not None and cache is not None:
+        if self._decoded is not None and isinstance(cache, DecodedCache):
             cache = dataclasses.replace(cache, bytes=self._decoded.memory.max_bytes // parts)
         workers = threads if cores is None else cores[:threads]
         changes = {"mesh": None, "rank": None, "world_size": None, **ranks}
@@ -781,6 +788,17 @@ class Loader:
             "prefetch_batches": self.prefetch_batches,
         }
 
+    def dashboard(self, port: int | None = None) -> Any:
+        """Show on a web page where time goes, while the loop runs; ``loader.dashboard().url`` is the link.
+
+        The loaders of a process share a page, which ends with them. port: default any that is free.
+
+        Raises: OptionError for a number that is no port.
+        """
+        if self._watch is None:
+            self._watch = hooks.part("dashboard").watch(self, port)
+        return self._watch
+
     # -- bridges to frameworks: the loader knows none of them, see batchplant.data.hooks ---------------
 
     def as_iterable_dataset(self) -> Any:
@@ -806,8 +824,8 @@ class Loader:
     def close(self) -> None:
         """Stop the running epochs and the engine's threads."""
         self._closed = True
-        if self.dashboard is not None:
-            self.dashboard.close()
+        if self._watch is not None:
+            self._watch.close()
         for live in list(self._live):
             live.stop()
         # Closing the ops ends user functions that run in processes and may take long.
@@ -833,6 +851,8 @@ def _unexpected_argument(name: str) -> TypeError:
     hint = near(name, arguments)
     if name in options:
         hint = f"; it is an option of decoding: decode=bp.DecodeOptions({name}=…)"
+    if name in MOVED_ARGUMENTS:
+        hint = f"; {MOVED_ARGUMENTS[name]}"
     if name in TORCH_ARGUMENTS:
         hint = f", which is one of torch's DataLoader: {TORCH_ARGUMENTS[name]}"
     if name in STORAGE_OPTIONS:

@@ -62,15 +62,15 @@ class Pipe:
     def __post_init__(self) -> None:
         if not isinstance(self.field, str):
             raise OptionError(
-                f"Pipe starts at one field, not at {self.field!r}; steps that see several go into joint: "
-                'Loader(…, joint=[Stack(["a", "b"], into="x")]) for a matrix, joint=[Map(fn, inputs=["a", '
-                '"b"], outputs="x")] for a function'
+                f"Pipe starts at one field, not at {self.field!r}; steps that see several stand beside: "
+                'Loader(…, pipelines=[Stack(["a", "b"], into="x")]) for a matrix, Map(fn, inputs=["a", "b"], '
+                'outputs="x") for a function'
             )
 
 
-Pipelines = Mapping[str, Pipe | Sequence[Op | Callable[..., Any]] | None]
-# A step, or pipelines of single outputs, which go on behind the steps before them.
-Joint = Sequence[JointOp | Mapping[str, Sequence[Any]]]
+FieldPipelines = Mapping[str, Pipe | Sequence[Op | Callable[..., Any]] | None]
+# In a list, steps of several outputs and pipelines of single ones go on behind the entries before them.
+Pipelines = FieldPipelines | Sequence[JointOp | FieldPipelines]
 
 
 def as_op(step: object) -> Op:
@@ -94,12 +94,12 @@ def _as_pipe(name: str, pipeline: Pipe | Sequence[Any] | None) -> Pipe:
     return pipeline if isinstance(pipeline, Pipe) else Pipe(name, pipeline or ())
 
 
-def _names(schema: Schema, pipelines: Pipelines) -> list[str]:
+def _names(schema: Schema, pipelines: FieldPipelines) -> list[str]:
     """Return the names of all fields, then those of outputs that are no fields."""
     return [*schema, *(name for name in pipelines if name not in schema)]
 
 
-def _pipes_of(schema: Schema, pipelines: Pipelines) -> dict[str, Pipe]:
+def _pipes_of(schema: Schema, pipelines: FieldPipelines) -> dict[str, Pipe]:
     """Return the pipelines of outputs that start at a field, by output."""
     pipes = {}
     for name in _names(schema, pipelines):
@@ -115,7 +115,7 @@ def _may_miss(field: Field) -> bool:
     return field.optional and dense_of(field) is not None
 
 
-def _masked_by(name: str, schema: Schema, pipelines: Pipelines) -> str | None:
+def _masked_by(name: str, schema: Schema, pipelines: FieldPipelines) -> str | None:
     """Return the output whose mask has this name, where no field has it."""
     if name in schema:
         return None
@@ -238,34 +238,34 @@ class Plan:
         return "\n".join([*map(str, self.outputs), *(f"then {step.op!r}" for step in self.joint)])
 
 
-def make_plan(
-    reader: Reader, pipelines: Pipelines | None = None, joint: Joint = (), *, on_device: bool = False
-) -> Plan:
+def make_plan(reader: Reader, pipelines: Pipelines | None = None, *, on_device: bool = False) -> Plan:
     """Return the plan for these pipelines; a field without one is given as it is, with None it is left out.
 
-    ``joint``: steps of several outputs, behind all of them. ``on_device``: there is a device that can make
-    images.
+    ``on_device``: there is a device that can make images.
     """
-    if not isinstance(pipelines or {}, Mapping):
-        raise OptionError(f"pipelines holds ops by field, as {{'image': [Resize(64)]}}, not {pipelines!r}")
-    if not isinstance(joint, Iterable):
-        raise OptionError(f"joint is a list of steps, not {joint!r}")
-    pipelines = dict(pipelines or {})
-    schema = reader.schema
-    for name in pipelines:
+    entries: Any = [pipelines or {}] if isinstance(pipelines or {}, Mapping) else pipelines
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise OptionError(
+            "pipelines holds ops by field, as {'image': [Resize(64)]}, or a list of these and of steps that "
+            f"see several fields, not {pipelines!r}"
+        )
+    first, joint = (entries[0], entries[1:]) if isinstance(entries[0], Mapping) else ({}, entries)
+    fields, schema = dict(first), reader.schema
+    for name in fields:
         if not isinstance(name, str):
             raise OptionError(
-                f"a pipeline is that of one field, not of {name!r}: steps that see several go into joint=[…]",
+                f"a pipeline is that of one field, not of {name!r}: steps that see several stand beside, "
+                "as in pipelines=[{…}, Stack(…)]",
                 path=reader.path,
             )
     outputs: list[Output] = []
-    links = _annotation_links(_pipes_of(schema, pipelines), schema)
-    for name in _names(schema, pipelines):
-        pipeline = pipelines.get(name, ())
+    links = _annotation_links(_pipes_of(schema, fields), schema)
+    for name in _names(schema, fields):
+        pipeline = fields.get(name, ())
         if pipeline is None and name in schema:
             continue
         pipe = _as_pipe(name, pipeline)
-        if _masked_by(name, schema, pipelines) is not None and not isinstance(pipeline, Pipe):
+        if _masked_by(name, schema, fields) is not None and not isinstance(pipeline, Pipe):
             continue
         if pipe.field not in schema:
             if isinstance(pipeline, Pipe):
@@ -277,10 +277,10 @@ def make_plan(
                 path=reader.path,
             )
         output = _make_output(reader, name, pipe, links, on_device=on_device)
-        outputs += [output, *_drawn_outputs(output, pipe, reader, pipelines)]
+        outputs += [output, *_drawn_outputs(output, pipe, reader, fields)]
         if _has_mask(output, reader):
-            outputs += _mask_outputs(output, reader, pipelines)
-        outputs += _padding_outputs(output, reader, pipelines)
+            outputs += _mask_outputs(output, reader, fields)
+        outputs += _padding_outputs(output, reader, fields)
     if not outputs:
         raise OptionError("every field is left out; a batch would be empty")
     with located(path=reader.path):
@@ -360,7 +360,7 @@ def _has_mask(output: Output, reader: Reader) -> bool:
     return _may_miss(reader.schema[output.field]) and (not isinstance(first, CellOp) or first.keeps_mask)
 
 
-def _mask_outputs(output: Output, reader: Reader, pipelines: Pipelines) -> list[Output]:
+def _mask_outputs(output: Output, reader: Reader, pipelines: FieldPipelines) -> list[Output]:
     name = output.name + MASK
     pipeline = pipelines.get(name, ())
     if pipeline is None:
@@ -374,7 +374,7 @@ def _mask_outputs(output: Output, reader: Reader, pipelines: Pipelines) -> list[
     return [_make_output(reader, name, Pipe(output.field, [Present(), *pipeline]))]
 
 
-def _padding_outputs(output: Output, reader: Reader, pipelines: Pipelines) -> list[Output]:
+def _padding_outputs(output: Output, reader: Reader, pipelines: FieldPipelines) -> list[Output]:
     """Return the mask of padded values, if it is asked for, or the sizes of padded images."""
     steps = [(step.op, step.spec) for step in output.steps]
     if output.image is not None and output.image.target.collate is not None:
@@ -401,7 +401,7 @@ def _padding_outputs(output: Output, reader: Reader, pipelines: Pipelines) -> li
     return [Output(name, output.field, None, tuple(mask_steps), spec, beside=output.name)]
 
 
-def _drawn_outputs(output: Output, pipe: Pipe, reader: Reader, pipelines: Pipelines) -> list[Output]:
+def _drawn_outputs(output: Output, pipe: Pipe, reader: Reader, pipelines: FieldPipelines) -> list[Output]:
     """Return the parameters drawn for images, where the pipeline keeps them."""
     if pipe.keep is None:
         return []
@@ -598,10 +598,10 @@ def _without_fixed_rows(spec: Spec, name: str, first: Op | None) -> Spec:
 # -- joint steps -------------------------------------------------------------------------------------------
 
 
-def _joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tuple[Step[JointOp], ...]:
+def _joint_steps(
+    joint: Sequence[JointOp | FieldPipelines], outputs: Sequence[Output], schema: Schema
+) -> tuple[Step[JointOp], ...]:
     """Return the joint steps in order, each with the key of its draws; OptionError where one does not fit."""
-    if isinstance(joint, Op | Mapping | str):
-        raise OptionError(f"joint is a list of steps, not {joint!r}")
     context = _known_outputs(outputs, schema)
     steps: list[Step[JointOp]] = []
     for op in [op for entry in joint for op in _joint_ops(entry)]:
@@ -615,7 +615,7 @@ def _joint_steps(joint: Joint, outputs: Sequence[Output], schema: Schema) -> tup
 
 
 def _joint_ops(entry: object) -> list[JointOp]:
-    """Return the joint ops of one entry of ``joint``."""
+    """Return the joint ops of an entry of ``pipelines`` behind the first."""
     if isinstance(entry, Mapping):
         pairs = [(name, op) for name, ops in entry.items() for op in _pipeline_ops(name, ops)]
         return [Map(op, name) for name, op in pairs]
@@ -629,8 +629,8 @@ def _joint_ops(entry: object) -> list[JointOp]:
         name = getattr(entry, "__name__", "fn")
         raise OptionError(f"say which outputs {name} takes and gives: Map({name}, inputs=[…], outputs=[…])")
     raise OptionError(
-        f"joint holds steps of several fields, such as Map(fn, inputs=[…]), and pipelines of single ones, "
-        f'such as {{"image": [ToTensor()]}}; not {entry!r}'
+        "a list of pipelines holds steps of several fields, such as Map(fn, inputs=[…]), and pipelines of "
+        f'single ones, such as {{"image": [ToTensor()]}}; not {entry!r}'
     )
 
 

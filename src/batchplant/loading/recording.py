@@ -43,8 +43,8 @@ MAX_OPTION_BYTES = 64 << 10
 # Files of a dataset that a record lists, and whose sizes and times its digest covers.
 LISTED_FILES, TAGGED_FILES = 64, 10_000
 # Options that a batch does not depend on, or that are in every stretch.
-NOT_RECORDED = ("rank", "world_size", "mesh", "workers", "device", "cache", "page_cache", "share", "skip",
-                "prefetch_batches", "dashboard", "record", "batch_size")  # fmt: skip
+NOT_RECORDED = ("rank", "world_size", "mesh", "workers", "device", "cache", "share", "skip",
+                "prefetch_batches", "record", "batch_size")  # fmt: skip
 FLOAT16_MAX = 65504.0
 
 

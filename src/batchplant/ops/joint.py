@@ -1,4 +1,4 @@
-"""Steps that see several outputs of a batch at once, and change or add some: ``Loader(joint=[…])``."""
+"""Steps that see several outputs of a batch at once, and change or add some: ``Loader(pipelines=[…])``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ class JointOp(Op):
         return self.inputs[:1]
 
     def infer(self, spec: Spec) -> Spec:
-        raise OptionError(f"{self!r} sees several fields: give it to the Loader as joint=[…]")
+        raise OptionError(
+            f"{self!r} sees several fields: put it beside their pipelines, as in "
+            f"pipelines=[{{…}}, {type(self).__name__}(…)]"
+        )
 
     def infer_all(self, outputs: OutputInfo) -> dict[str, Spec]:
         """Return the specs of ``outputs``; raise OptionError if the op cannot take the inputs."""
@@ -226,7 +229,7 @@ class Map(JointOp):
 
 
 class Stack(JointOp):
-    """Columns of a table as one matrix: ``joint=[Stack(["age", "income"], into="x")]``.
+    """Columns of a table as one matrix: ``pipelines=[Stack(["age", "income"], into="x")]``.
 
     Each of ``inputs`` is a column of numbers, which becomes a column of the matrix, or one of rows of
     numbers, which become several; they stand in the order of ``inputs``. dtype: that of the matrix (default:

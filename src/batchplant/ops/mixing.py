@@ -98,7 +98,7 @@ class MixOp(JointOp):
             if not spec.ragged and (spec.dtype is not None or name == self.boxes):
                 raise OptionError(
                     f"{type(self).__name__} takes {name!r} with a row for each box, not {spec}: "
-                    f'pad after it, as in joint=[{type(self).__name__}(), {{"{name}": [Pad(100)]}}]'
+                    f'pad after it: pipelines=[{{…}}, {type(self).__name__}(), {{"{name}": [Pad(100)]}}]'
                 )
 
     def _box_mover(self) -> MoveBoxes:

@@ -316,14 +316,13 @@ def test_statistics_count_samples_and_queues(images: str) -> None:
         list(epoch)
         assert loader.stats()["samples"] == 12
         assert loader.stats()["queue"] == {"ready": 0, "making": 0, "prefetch_batches": 2}
-        assert loader.dashboard is None
 
 
 def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture[str]) -> None:
     before = set(threading.enumerate())
     mesh = {"dp": 1, "tp": 2}
-    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, mesh=mesh, rank=1, dashboard=True)
-    url = loader.dashboard.url
+    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, mesh=mesh, rank=1)
+    url = loader.dashboard().url
     assert url in capfd.readouterr().err
     list(loader)
     until(lambda: _now(url)["samples"] == 12)
@@ -339,11 +338,11 @@ def test_a_dashboard_from_begin_to_end(images: str, capfd: pytest.CaptureFixture
     # The rest of the page is there, too, with the loader's own pipelines.
     assert answer(url, "dataset")["pipeline"]
     # A second loader is on the same page, which stays until both are closed.
-    second = bp.Loader(images, 4, pipelines={"image": AUGMENT}, dashboard=True)
-    assert second.dashboard.url.startswith(url)
+    second = bp.Loader(images, 4, pipelines={"image": AUGMENT})
+    assert second.dashboard().url.startswith(url)
     loader.close()
     assert [row["ended"] for row in answer(url, "live?loader=1")["loaders"]] == [True, False]
-    assert pickle.loads(pickle.dumps(second)).dashboard is None
+    assert pickle.loads(pickle.dumps(second))._watch is None
     second.close()
     assert not [
         item for item in set(threading.enumerate()) - before if "view" in item.name or "dash" in item.name
@@ -364,8 +363,8 @@ def _port(url: str) -> str:
 def test_a_loader_that_is_let_go_takes_its_page_along(images: str) -> None:
     before = set(threading.enumerate())
     mesh = {"dp": 1, "tp": 2}
-    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, mesh=mesh, rank=1, dashboard=True)
-    url = loader.dashboard.url
+    loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, mesh=mesh, rank=1)
+    url = loader.dashboard().url
     next(iter(loader))
     del loader
     until(lambda: not [item for item in set(threading.enumerate()) - before if item.is_alive()])
@@ -380,33 +379,38 @@ def test_a_port_that_is_taken(images: str) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
+        loader = bp.Loader(images, 5, pipelines={"image": AUGMENT})
+        with pytest.raises(OptionError, match="port must be from 1 to 65535"):
+            loader.dashboard(1 << 20)
         with pytest.warns(UserWarning, match=f"takes another port: cannot listen on 127.0.0.1:{port}"):
-            loader = bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=port)
-    assert _port(loader.dashboard.url) != str(port)
+            loader.dashboard(port)
+    assert _port(loader.dashboard().url) != str(port)
     loader.close()
-    with pytest.raises(OptionError, match="True or a port"):
-        bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=1 << 20)
 
 
-def test_a_dashboard_by_the_environment(images: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dashboard_by_the_environment(
+    images: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("BATCHPLANT_DASHBOARD", "1")
     with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT})) as loader:
-        assert loader.dashboard.url
-        with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT}, dashboard=False)) as off:
-            assert off.dashboard is None
-        assert loader.filter("label", lambda label: label > 3).dashboard is None
+        assert "dashboard" not in capfd.readouterr().err
+        list(loader)
+        list(loader)
+        assert capfd.readouterr().err.count("dashboard") == 1
+        loader.part(0, 2, **loader.ranks()).close()
+        assert "dashboard" not in capfd.readouterr().err
     monkeypatch.setenv("BATCHPLANT_DASHBOARD", "yes")
-    with pytest.warns(UserWarning, match="it is 1 or a port, not 'yes'"):
-        loader = bp.Loader(images, 5, pipelines={"image": AUGMENT})
-    assert loader.dashboard is None
-    assert sum(len(batch["label"]) for batch in loader) == 12
-    loader.close()
+    with contextlib.closing(bp.Loader(images, 5, pipelines={"image": AUGMENT})) as loader:
+        with pytest.warns(UserWarning, match="it is 1 or a port, not 'yes'"):
+            epoch = iter(loader)
+        assert sum(len(batch["label"]) for batch in epoch) == 12
 
 
 def test_a_running_loader_in_the_page(chromium: Any, images: str) -> None:
-    with contextlib.closing(bp.Loader(images, 4, pipelines={"image": AUGMENT}, dashboard=True)) as loader:
+    with contextlib.closing(bp.Loader(images, 4, pipelines={"image": AUGMENT})) as loader:
+        page = loader.dashboard()
         list(loader)
-        with viewed(chromium, loader.reader, live=loader.dashboard.board) as tab:
+        with viewed(chromium, loader.reader, live=page.board) as tab:
             tab.go("tab=live")
             # Speeds and axes may show the same number.
             so_far = tab.page.locator(".live-figure", has_text="samples so far")

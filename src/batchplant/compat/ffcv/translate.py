@@ -13,7 +13,7 @@ import torch
 from ... import ops
 from ...errors import OptionError
 from ...interop import torch as interop
-from ...loading.plan import Pipe, Pipelines
+from ...loading.plan import FieldPipelines, Pipe
 from ...ops import ImageDecoder
 from ...ops.base import Batch, Draws, Op, Spec
 from ...schema.columns import I64
@@ -178,7 +178,7 @@ class Translator:
         self._reader, self._memory, self._specs, self._recompile = reader, memory, specs, recompile
         self._user_ops: dict[tuple[str, int], UserOp] = {}
 
-    def pipelines(self) -> Pipelines:
+    def pipelines(self) -> FieldPipelines:
         pipelines: dict[str, Any] = dict.fromkeys(self._reader.source.schema)
         for name in self._specs:
             pipelines[name] = self._pipe(name)

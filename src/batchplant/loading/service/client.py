@@ -215,10 +215,10 @@ class ServiceReader(Reader):
 
     # -- plans ---------------------------------------------------------------------------------------------
 
-    def default_pipelines(self) -> tuple[Any, Any]:
-        """Return ``pipelines`` and ``joint`` of the plan that the servers follow."""
+    def default_pipelines(self) -> list[Any] | None:
+        """Return the ``pipelines`` of the plan that the servers follow."""
         if self.plan_values is None:
-            return None, ()
+            return None
         with exceptions_as(DamagedError, "the servers' plan cannot be used", Exception, path=self.path):
             return plans.build(self.plan_values, allow_code=self.allow_code)
 
@@ -411,7 +411,7 @@ class ServiceExecutor(RemoteExecutor):
         if reader.plan_values is None:
             return "the servers have no plan: start them with --plan"
         try:
-            part = shared_part(plan, make_plan(reader, *reader.default_pipelines()))
+            part = shared_part(plan, make_plan(reader, reader.default_pipelines()))
         except OptionError as error:
             # Code that is not allowed here.
             return error.message

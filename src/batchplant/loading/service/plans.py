@@ -70,8 +70,8 @@ def _code_names(values: object) -> Iterator[str]:
             yield from _code_names(value)
 
 
-def build(values: PlanValues, *, allow_code: bool = False) -> tuple[dict[str, Any], list[Any]]:
-    """Return ``pipelines`` and ``joint`` of a Loader as a plan says.
+def build(values: PlanValues, *, allow_code: bool = False) -> list[Any]:
+    """Return the ``pipelines`` of a Loader as a plan says.
 
     allow_code: import what the plan names as ``package.module:Name``.
 
@@ -87,7 +87,7 @@ def build(values: PlanValues, *, allow_code: bool = False) -> tuple[dict[str, An
     for name, pipeline in pipelines.items():
         with located(field=name):
             steps[name] = builder.pipeline(pipeline)
-    return steps, [builder.joint(entry) for entry in joint]
+    return [steps, *(builder.joint(entry) for entry in joint)]
 
 
 class _Builder:

@@ -124,7 +124,7 @@ class Server:
         self._max_answer_bytes = max_answer_bytes
         self._plan_values, self.plan = plan, None
         if plan is not None:
-            self.plan = make_plan(reader, *plans.build(plan, allow_code=allow_code))
+            self.plan = make_plan(reader, plans.build(plan, allow_code=allow_code))
         self._security = security or Security()
         self._tls = self._security.context(server=True)
         self.workers = workers or platform.cpu_count()

@@ -21,6 +21,7 @@ import numpy as np
 from ...errors import AccessError, BatchplantError, OptionError, shown
 from ...loading.loader import DASHBOARD, Loader
 from ...order import describe
+from ...order.keyed import whole
 from ...storage.platform import resident_memory
 from .. import Document
 from .pipelines import loader_arguments
@@ -192,19 +193,10 @@ _current: Dashboard | None = None
 _lock = threading.Lock()
 
 
-def watch(loader: Loader, port: bool | int | None) -> Watch:
-    """Show a loader on the page of this process. port: True for a free one, None: as the environment says."""
+def watch(loader: Loader, port: int | None) -> Watch:
+    """Show a loader on the page of this process."""
     global _current
-    if port is None:
-        try:
-            return watch(loader, _port_of(os.environ.get(DASHBOARD, "")))
-        except BatchplantError as error:
-            # The variable must not make a program fail.
-            warnings.warn(f"no dashboard ({DASHBOARD}): {error}", stacklevel=4)
-            return None  # type: ignore[return-value]
-    number = 0 if port is True else port
-    if not isinstance(number, int) or not 0 <= number <= 65535:
-        raise OptionError(f"dashboard is True or a port from 1 to 65535, not {port}")
+    number = 0 if port is None else whole("port", port, 1, 65535)
     with _lock:
         old = _current
         if old is None or old.process != os.getpid() or old.finished:
@@ -215,10 +207,15 @@ def watch(loader: Loader, port: bool | int | None) -> Watch:
     return watched
 
 
-def _port_of(text: str) -> bool | int:
-    if not text.isdecimal():
-        raise OptionError(f"it is 1 or a port, not {text!r}")
-    return True if int(text) == 1 else int(text)
+def watch_as_told(loader: Loader, text: str) -> Watch | None:
+    """Show a loader as the environment says, 1 or a port, which must not make a program fail."""
+    try:
+        if not text.isdecimal():
+            raise OptionError(f"it is 1 or a port, not {text!r}")
+        return watch(loader, None if int(text) == 1 else int(text))
+    except BatchplantError as error:
+        warnings.warn(f"no dashboard ({DASHBOARD}): {error}", stacklevel=3)
+        return None
 
 
 def _about(loader: Loader) -> Document:

@@ -21,6 +21,7 @@ from ...loading.images import DecodeOptions
 from ...loading.loader import Loader
 from ...loading.plan import Pipe
 from ...ops.annotations import RLE, MoveRle
+from ...ops.joint import JointOp
 from ...schema.kinds import Boxes, Keypoints, Labels, Polygons
 from .. import Document
 from .cells import Dataset
@@ -120,6 +121,8 @@ def loader_arguments(pipeline: Any, reader: Reader) -> dict[str, Any]:
         is_arguments = "pipelines" in values and "pipelines" not in reader.schema
         return values if is_arguments else {"pipelines": values}
     if isinstance(pipeline, Sequence) and not isinstance(pipeline, str):
+        if any(isinstance(entry, Mapping | JointOp) for entry in pipeline):
+            return {"pipelines": pipeline}
         return {"pipelines": {_image(reader): list(pipeline)}}
     if isinstance(pipeline, Pipe):
         return {"pipelines": {pipeline.field: pipeline}}
@@ -237,6 +240,5 @@ def _loader(dataset: Dataset, arguments: dict[str, Any], seed: int | None) -> Lo
         prefetch_batches=1,
         rank=0,
         world_size=1,
-        dashboard=False,
         **options,
     )

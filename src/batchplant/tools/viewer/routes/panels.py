@@ -238,7 +238,7 @@ def augment(session: Session, request: Request) -> Job:
 def live(session: Session, request: Request) -> Document:
     """The measurements of a loader from row ``since`` on, and the loaders that there are."""
     if session.live is None:
-        raise NotFoundError("no loader runs here; start one with Loader(…, dashboard=True)")
+        raise NotFoundError("no loader runs here; show one with loader.dashboard()")
     params = request.query_params
     watch = session.live.find(integer_param(params, "loader", 0, 0, 1 << 20))
     if watch is None:
