@@ -23,8 +23,7 @@ import reference
 from batchplant import formats, ops
 from batchplant.data.reader import Reader
 from batchplant.data.writer import Writer
-from batchplant.formats.base.capabilities import CLAIMS, groups
-from batchplant.formats.base.format import Format, Outline
+from batchplant.formats.base.format import CLAIMS, Format, Outline, groups
 from batchplant.formats.base.options import own_options
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -29,7 +29,7 @@ LAYERS = [
 ]
 # The only ones that import modules of ours by their names, and why. They are not held to the layers by it.
 BY_NAME = {
-    "formats.registry.known": "a format is imported when a file of that format is opened",
+    "formats.registry.find": "a format is imported when a file of that format is opened",
     "compat": "scripts import the mirrors under other names",
     "cli": "a command is imported when it is asked for",
     "loading.node.recipe": "a recipe of another process names the classes of what it is made of",

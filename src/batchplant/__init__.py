@@ -56,8 +56,7 @@ if TYPE_CHECKING:
         WorkerError,
         WriteError,
     )
-    from .formats.base.capabilities import Capabilities
-    from .formats.base.format import Format, Probe
+    from .formats.base.format import Capabilities, Format, Probe
     from .formats.registry import create, open
     from .jobs import engines
     from .jobs.convert import convert
@@ -121,8 +120,7 @@ _NAMES_BY_MODULE = {
         "SampleIndexError SampleKeyError SchemaError UnknownFormatError UnsafeError WorkerError "
         "WriteError"
     ),
-    "formats.base.capabilities": "Capabilities",
-    "formats.base.format": "Format Probe",
+    "formats.base.format": "Capabilities Format Probe",
     "formats.registry": "create open",
     "jobs.convert": "convert",
     "jobs.convert_options": "ConvertOptions ConvertTuning",

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import col
-from batchplant.formats.base.tables.footer import Leaf, footer_bytes
+from batchplant.formats.base.tables.footer import Leaf, footer_bytes, read_struct
 from batchplant.formats.base.tables.page_reader import bounds_of, chunk_bounds, meaning_of
-from batchplant.formats.base.tables.thrift import read_struct
 
 pa = pytest.importorskip("pyarrow", reason="pip install 'batchplant[arrow]'")
 pc = pytest.importorskip("pyarrow.compute")

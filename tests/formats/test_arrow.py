@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.formats.base.ipc import layout
+from batchplant.formats.base import ipc
 from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, equal, jpeg
@@ -346,8 +346,8 @@ def test_a_stream_without_its_end(tmp_path):
 
 def batch_at(path):
     source = bp.storage.open_source(str(path))
-    first = layout.read_message(source, 8)
-    return layout.read_message(source, first.end)
+    first = ipc.read_message(source, 8)
+    return ipc.read_message(source, first.end)
 
 
 @pytest.mark.parametrize("offset", [-1, 2**62, 7])
@@ -356,7 +356,7 @@ def test_offsets_that_lead_out_of_a_column(offset, tmp_path):
     with bp.create(path, {"b": bp.Bytes()}, hugging_face=False) as out:
         out.append(Columns(b=Ragged(np.arange(6, dtype=np.uint8), np.array([0, 1, 3, 6]))))
     message = batch_at(path)
-    batch = layout.read_batch(message)
+    batch = ipc.read_batch(message)
     whole = bytearray(path.read_bytes())
     at = message.body + int(batch.buffers[1]["offset"]) + 16
     whole[at : at + 8] = struct.pack("<q", offset)

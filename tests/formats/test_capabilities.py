@@ -32,8 +32,7 @@ from batchplant.codecs.media import image, video
 from batchplant.data.tensors import TENSORS
 from batchplant.formats import energon, megatron, nifti, onnx, recordio, registry, safetensors
 from batchplant.formats._table import OUTLINES
-from batchplant.formats.base.capabilities import CLAIMS, Capabilities, groups
-from batchplant.formats.base.format import Format
+from batchplant.formats.base.format import CLAIMS, Capabilities, Format, groups
 from batchplant.formats.base.options import own_options
 from batchplant.formats.base.shards import writer as shards
 from batchplant.schema import Field

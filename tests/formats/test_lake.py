@@ -202,7 +202,7 @@ def test_an_append_beside_an_append(path):
 
 @pytest.mark.parametrize("happened", [False, True])
 def test_an_append_that_another_came_before_is_tried_again(happened, path, monkeypatch):
-    from batchplant.formats.base.lake import writer
+    from batchplant.formats.base import lake
 
     write(path, [1])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -214,7 +214,7 @@ def test_an_append_that_another_came_before_is_tried_again(happened, path, monke
         if happened or len(tried) == 3:
             commit()
         if len(tried) < 3:
-            raise writer.conflict(path)
+            raise lake.conflict(path)
 
     monkeypatch.setattr(out, "_commit", busy)
     out.append({"n": 2, "t": None})
@@ -225,7 +225,7 @@ def test_an_append_that_another_came_before_is_tried_again(happened, path, monke
 
 
 def test_an_append_is_not_tried_for_ever(path, monkeypatch):
-    from batchplant.formats.base.lake import writer
+    from batchplant.formats.base import lake
 
     write(path, [1])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -233,7 +233,7 @@ def test_an_append_is_not_tried_for_ever(path, monkeypatch):
     out.append({"n": 2, "t": None})
 
     def busy():
-        raise writer.conflict(path)
+        raise lake.conflict(path)
 
     monkeypatch.setattr(out, "_commit", busy)
     with pytest.raises(bp.BusyError, match="another process changed the table"):

@@ -12,8 +12,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.formats.base.tables.footer import footer_bytes
-from batchplant.formats.base.tables.thrift import read_struct
+from batchplant.formats.base.tables.footer import footer_bytes, read_struct
 from batchplant.formats.parquet import writer as parquet_writer
 from batchplant.formats.registry import get_format
 from batchplant.schema.columns import Columns, Ragged

@@ -14,7 +14,7 @@ import batchplant as bp
 from batchplant import _native, ops
 from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.errors import BatchplantError
-from batchplant.formats.base.tables.parquet_file import ParquetFile
+from batchplant.formats.base.tables.parquet import ParquetFile
 from batchplant.formats.parquet.reader import CellLocations
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index

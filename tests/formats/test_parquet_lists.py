@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import _native
-from batchplant.formats.base.tables import lists, page_reader, parquet_file
+from batchplant.formats.base.tables import page_reader, pages, parquet
 from batchplant.formats.base.tables.footer import Footer
 from batchplant.storage import open_source
 
@@ -55,7 +55,7 @@ def decoded(path, group=0):
     footer = Footer(source)
     chunk = footer.groups[group].chunks[0]
     data = source.view(chunk.start, chunk.size)
-    result = lists.decode_lists(data, chunk, footer.leaves[0], pq.read_schema(path).field("a").type)
+    result = pages.decode_lists(data, chunk, footer.leaves[0], pq.read_schema(path).field("a").type)
     source.close()
     return result
 
@@ -142,11 +142,11 @@ def counted(monkeypatch):
     seen = []
 
     def noted(*args):
-        result = lists.decode_lists(*args)
+        result = pages.decode_lists(*args)
         seen.append(None if result is None else len(result))
         return result
 
-    monkeypatch.setattr(parquet_file, "decode_lists", noted)
+    monkeypatch.setattr(parquet, "decode_lists", noted)
     monkeypatch.setattr(page_reader, "decode_lists", noted)
     return seen
 

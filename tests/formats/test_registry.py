@@ -17,7 +17,7 @@ from batchplant.formats import registry
 from batchplant.formats._table import OUTLINES
 from batchplant.formats.base.folders import media
 from batchplant.formats.base.format import FOLDER_ENTRIES, never
-from batchplant.formats.registry import expand, find_format, get_format, known, target_format
+from batchplant.formats.registry import expand, find, find_format, get_format, target_format
 from batchplant.schema.columns import Columns
 from batchplant.testing.cases import jpeg
 
@@ -332,16 +332,16 @@ def installed(monkeypatch):
 
     def install(**entries):
         result = [
-            importlib.metadata.EntryPoint(name, value, known.ENTRY_POINTS) for name, value in entries.items()
+            importlib.metadata.EntryPoint(name, value, find.ENTRY_POINTS) for name, value in entries.items()
         ]
         monkeypatch.setattr(
-            importlib.metadata, "entry_points", lambda group: result if group == known.ENTRY_POINTS else []
+            importlib.metadata, "entry_points", lambda group: result if group == find.ENTRY_POINTS else []
         )
-        known.plug_ins.cache_clear()
+        find.plug_ins.cache_clear()
 
     yield install
     monkeypatch.undo()
-    known.plug_ins.cache_clear()
+    find.plug_ins.cache_clear()
 
 
 def test_a_plug_in_is_a_format_like_others(installed, tmp_path):

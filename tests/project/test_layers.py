@@ -134,7 +134,7 @@ def test_a_circle_is_told_once_however_many_ways_lead_around_it(check):
 )
 def test_imports_by_name_are_found(check, text, named):
     problems = check(schema=f"def f():\n    {text}", loading__in____init__="", loading__in__loader="")
-    allowed = "formats.registry.known, compat, cli, loading.node.recipe, loading.service.plans, __init__"
+    allowed = "formats.registry.find, compat, cli, loading.node.recipe, loading.service.plans, __init__"
     assert f"schema: imports {named}; only {allowed} may" in problems
     layer = "schema: imports loading, which is in a later layer"
     deeper = "schema: imports loading.loader, which is in a later layer"
@@ -144,7 +144,7 @@ def test_imports_by_name_are_found(check, text, named):
 def test_imports_by_name_that_are_fine(check):
     others = 'import_module("numba")\nimport_module(f"PIL.{x}")\nimport_module(f"joblib{x}")\n'
     assert (
-        check(schema=others, formats__in__registry__in__known='import_module("batchplant.cli")', cli="") == []
+        check(schema=others, formats__in__registry__in__find='import_module("batchplant.cli")', cli="") == []
     )
 
 

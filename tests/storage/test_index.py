@@ -33,7 +33,7 @@ import repository
 from batchplant.errors import BatchplantError, DamagedError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.formats import registry
 from batchplant.formats.base.options import own_options
-from batchplant.formats.registry import known
+from batchplant.formats.registry import find
 from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import container, progress, sets, sidecar
 from batchplant.testing.damage import EXHAUSTIVE, cut_points
@@ -910,7 +910,7 @@ class ToyReader(batchplant.Reader):
 @pytest.fixture
 def toy_format(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = batchplant.Format("toy", "Toy", (".toy",), "https://example.org/toy", ToyReader, None)
-    monkeypatch.setattr(known, "plug_ins", lambda: {"toy": toy})
+    monkeypatch.setattr(find, "plug_ins", lambda: {"toy": toy})
 
 
 def main(arguments: list[str]) -> int:

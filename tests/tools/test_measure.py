@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import batchplant as bp
-from batchplant.formats.registry import all_formats, known
+from batchplant.formats.registry import all_formats, find
 from batchplant.storage import platform
 from batchplant.tools import measure
 from batchplant.tools.measure import Candidate, Measurement, choice, figures, report, scratch, staging, timing
@@ -423,9 +423,9 @@ def odd_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     (folder / "odd-1.dist-info" / "entry_points.txt").write_text(f"[batchplant.formats]\n{entries}")
     (folder / "odd-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
     monkeypatch.syspath_prepend(str(folder))
-    known.plug_ins.cache_clear()
+    find.plug_ins.cache_clear()
     yield ["dies", "fails", "breaks"]
-    known.plug_ins.cache_clear()
+    find.plug_ins.cache_clear()
     sys.modules.pop("odd_formats", None)
 
 

@@ -19,8 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import OptionError
-from ..formats.base.capabilities import CLAIMS, groups
-from ..formats.base.format import Format
+from ..formats.base.format import CLAIMS, Format, groups
 from ..formats.base.options import expected, own_options
 from ..formats.registry import all_formats, get_format
 from .terminal import console, print_json

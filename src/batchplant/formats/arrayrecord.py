@@ -30,8 +30,7 @@ from ..schema.columns import I64, U8, Ragged, starts_of
 from ..storage import MappedSource, limits, open_source
 from ..storage.cache import ChunkCache, ChunkKeys
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format
+from .base.format import Capabilities, Format
 from .base.records import GivenSchema, RecordReader, RecordWriter
 
 BLOCK_BYTES = 1 << 16

@@ -29,8 +29,7 @@ from ..storage import Source, join, limits, open_source, tree
 from ..storage.cache import ChunkCache
 from ..storage.index.progress import in_parallel
 from ..storage.opening import read_text
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.volumes import IMAGE, LABEL, Turned, Volume, VolumeReader
 
 SUFFIX, LABELS = ".b2nd", "_seg"

@@ -38,8 +38,7 @@ from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Json, Schema, 
 from ..schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Columns, Ragged, column_runs
 from ..storage import NOTE_ERRORS, Spool, is_remote, open_source, parse
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 # -- layout -------------------------------------------------------------------------------------------
 # The structs of a .beton file, and which of FFCV's types holds a field of ours.

@@ -31,8 +31,7 @@ from ..errors import (
 from ..schema import EVERY_KIND, Bool, Decimal, Field, Float, Int, Schema, Tensor, Text, Uuid
 from ..schema.columns import I64, U8, Columns
 from ..storage import index
-from .base.capabilities import Capabilities
-from .base.format import Format
+from .base.format import Capabilities, Format
 from .base.records import GivenSchema, Note
 from .base.text import BOM, REASONS, Content, ScanEndsError, TextReader, TextWriter
 

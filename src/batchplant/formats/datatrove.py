@@ -19,8 +19,7 @@ from ..schema import Field, Schema, Tensor
 from ..schema.columns import I64, Columns, as_bytes
 from ..storage import beside, open_source, read_beside
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format
+from .base.format import Capabilities, Format
 from .base.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
 
 INDEX, METADATA = "{name}.index", "{name}.metadata"

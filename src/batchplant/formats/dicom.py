@@ -31,8 +31,7 @@ from ..schema.columns import AnyArray
 from ..storage import Source, join, limits, open_source, tree
 from ..storage.cache import ChunkCache
 from ..storage.index.progress import in_parallel
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.volumes import IMAGE, Volume, VolumeReader
 
 MAGIC, MAGIC_OFFSET = b"DICM", 128

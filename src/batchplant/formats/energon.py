@@ -41,8 +41,7 @@ from ..errors import (
 from ..schema import EVERY_KIND
 from ..storage import NOTE_ERRORS, is_below, is_remote, join, parse_object, read_beside, tree
 from ..storage.patterns import braces, naturally
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 __all__ = ["prepare"]
 

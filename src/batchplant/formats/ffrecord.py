@@ -25,8 +25,7 @@ from ..errors import DamagedError, Problem, on_error
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Ragged, as_bytes
 from ..storage import Spool, open_source
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.records import GivenSchema, RecordReader, RecordWriter
 
 # A header of more bytes than this is not summed to recognise a file.

@@ -21,8 +21,7 @@ from typing import Any
 from ..data.tensors import TENSORS
 from ..errors import DamagedError, SchemaError, exceptions_as, on_error, shortened
 from ..storage import Source, open_source
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.tensors import BITS, Entry, TensorReader
 
 MAGIC = b"GGUF"

@@ -18,7 +18,7 @@ from ..codecs.infer import decoded_mode
 from ..codecs.media import image
 from ..schema import Image, Schema
 from .base.folders import IMAGE_FILES, FolderReader, FolderWriter, folder_format, shared
-from .base.folders.pairs import Asked
+from .base.folders.media import Asked
 
 # Where the size and the mode of an image stand, unless there is a thumbnail before them.
 HEAD_BYTES = 1 << 16

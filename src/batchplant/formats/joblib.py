@@ -24,8 +24,7 @@ from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64
 from ..storage import MappedSource, limits
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.objects import ObjectReader, ObjectWriter, read_note
 from .base.records import Note
 

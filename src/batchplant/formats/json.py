@@ -25,8 +25,7 @@ from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Jso
 from ..schema.columns import I64, U8, Columns
 from ..storage import check_regular, index, put_file, side_car
 from ..storage.platform import lock
-from .base.capabilities import Capabilities
-from .base.format import Format
+from .base.format import Capabilities, Format
 from .base.records import SCHEMA_SIDE_CAR, GivenSchema, Note, given_schema, note_of
 from .base.text import BOM, Content, TextReader, TextWriter, joined
 

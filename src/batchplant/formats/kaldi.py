@@ -16,9 +16,8 @@ from ..errors import DamagedError, UnsafeError
 from ..schema import Audio, Field, Float, Text
 from ..schema.columns import AnyArray
 from ..storage import join, like, tree
-from .base.capabilities import Capabilities
-from .base.folders.annotated import KALDI, RECORDINGS, annotated
-from .base.format import Format, Probe
+from .base.folders.media import KALDI, RECORDINGS, annotated
+from .base.format import Capabilities, Format, Probe
 from .base.manifest import MediaReader
 from .base.texttable import NamedLines, TextTable
 

@@ -27,11 +27,9 @@ from ..schema.columns import I32, I64, AnyArray, Columns, Ragged
 from ..storage import NOTE_ERRORS, beside, join, parse, tree
 from ..storage.patterns import naturally
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.folders.annotated import LHOTSE, annotated, is_cuts
-from .base.format import Format, Probe
-from .base.manifest import MediaReader
-from .base.members import Archive, Members
+from .base.folders.media import LHOTSE, annotated, is_cuts
+from .base.format import Capabilities, Format, Probe
+from .base.manifest import Archive, MediaReader, Members
 
 AUDIO = "audio"
 CUT: dict[str, Field] = {

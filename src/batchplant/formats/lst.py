@@ -13,9 +13,8 @@ from ..errors import DamagedError
 from ..schema import Field, Float, Image, Int, Schema, Tensor
 from ..schema.columns import Column, Columns, Ragged
 from ..storage import absolute, is_below, like, parent, read_text
-from .base.capabilities import Capabilities
 from .base.folders.files import FilesReader, MediaColumn, open_files
-from .base.format import Format
+from .base.format import Capabilities, Format
 
 # As many images are looked at to tell what they are.
 PROBED_SAMPLES = 48

@@ -33,8 +33,7 @@ from ..schema import Field, Int, Schema, Tensor
 from ..schema.columns import I64, U8, AnyDType, Columns, as_bytes
 from ..storage import MappedSource, Partial, Patch, Source, Spool, beside, open_source, tree
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.records import BLOCK_BYTES
 from .base.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
 

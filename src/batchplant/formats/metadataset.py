@@ -22,8 +22,7 @@ from ..data.reader import Reader, open_reader
 from ..errors import BatchplantError, DamagedError, OptionError, SampleKeyError, UnsafeError
 from ..schema import EVERY_KIND
 from ..storage import NOTE_ERRORS, is_below, join, parent, read_whole
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 CLASS = re.compile(rb"^__class__:\s*Metadataset(V2)?\s*$", re.MULTILINE)
 MODULE = re.compile(rb"^__module__:\s*megatron\.energon\b", re.MULTILINE)

@@ -29,8 +29,7 @@ from ..schema.columns import I64, U8, Columns, Ragged
 from ..storage import Source, limits, open_source
 from ..storage import index as index_of
 from ..storage.compressed import CHECKED, GzipSource, check_gzip, inflate, kind_of
-from .base.capabilities import Capabilities
-from .base.format import Format
+from .base.format import Capabilities, Format
 from .base.records import GivenSchema, Note, RecordReader, RecordWriter, given_schema
 
 SPEC = "https://github.com/msgpack/msgpack/blob/master/spec.md"

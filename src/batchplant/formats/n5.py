@@ -54,8 +54,7 @@ from .base.arrays import (
 )
 from .base.arrays.compression import Coding, numcodecs, pack, unpack
 from .base.arrays.layout import parts_of
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 __all__ = ["FORMAT", "N5Reader", "N5Writer", "allocate", "range_unit", "write_range"]
 

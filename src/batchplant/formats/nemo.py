@@ -19,10 +19,8 @@ from ..schema import Audio, Float, Int, Text
 from ..schema.columns import I32, I64
 from ..storage import absolute, join, like, parent, tree
 from ..storage.patterns import braces, naturally
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
-from .base.manifest import MediaReader
-from .base.members import Archive, Members, number_of
+from .base.format import Capabilities, Format, Probe
+from .base.manifest import Archive, MediaReader, Members, number_of
 
 AUDIO, FIELD, SHARD = "audio_filepath", "audio", "shard_id"
 WINDOW = ("offset", "duration")

@@ -24,8 +24,7 @@ from ..schema import Bool, Field, Float, Int, Schema, Tensor
 from ..schema.columns import I64, Columns, as_bytes
 from ..storage import MappedSource, Patch, open_source
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 PLAIN = "data"
 SPEC = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"

@@ -37,8 +37,7 @@ from ..schema.columns import I64, U8, AnyArray, AnyDType, Column, Columns, Ragge
 from ..storage import NOTE_ERRORS, MappedSource, open_source, parse
 from ..storage.spans import Spans
 from ..storage.zips import CHECKED, ZipMembers, ZipSpool
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.tensors import BITS, Entry, TensorReader, TensorWriter, is_tensors
 
 SCHEMA = "batchplant.json"

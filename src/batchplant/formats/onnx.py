@@ -38,8 +38,7 @@ from ..errors import (
 from ..schema import Schema
 from ..schema.columns import U8, as_bytes
 from ..storage import is_remote, join, open_source, parent
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.tensors import BITS, Entry, TensorReader, TensorWriter, size_of
 
 # -- model --------------------------------------------------------------------------------------------

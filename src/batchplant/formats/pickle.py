@@ -21,8 +21,7 @@ import numpy as np
 
 from ..errors import DamagedError
 from ..schema import EVERY_KIND
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.objects import Inline, ObjectReader, ObjectWriter, read_note
 from .base.records import Note
 

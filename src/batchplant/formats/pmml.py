@@ -22,8 +22,7 @@ from ..errors import BatchplantError, DamagedError, OptionError, Problem
 from ..schema import Json, Schema, Text
 from ..schema.columns import I64, Columns, Ragged
 from ..storage import open_source
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 SCHEMA = Schema(name=Text(), dtype=Text(), optype=Text(), usage=Text(), values=Json())
 CHUNK = 1 << 16

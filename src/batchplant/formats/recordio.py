@@ -30,8 +30,7 @@ from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor
 from ..schema.columns import I64, U8, AnyArray, Column, Columns, Ragged, column_runs, starts_of
 from ..storage import RANGE_MOST, MappedSource, Source, beside, index, open_source, read_text, tree
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.records import BLOCK_BYTES, RAW, SCHEMA_SIDE_CAR, GivenSchema, Note, RecordReader, RecordWriter
 
 # -- layout -------------------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from ..errors import DamagedError, OptionError, exceptions_as, located
 from ..schema import EVERY_KIND
 from ..storage import NOTE_ERRORS, is_below, join, like, open_source, read_beside, tree
 from ..storage.patterns import naturally
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 CARD = "README.md"
 DEFAULT = "default"

@@ -21,8 +21,7 @@ from ..data.writer import WriteOptions
 from ..errors import DamagedError, SchemaError, exceptions_as, located
 from ..schema import Schema
 from ..storage import Source, open_source
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_parts
 
 INDEX = ".safetensors.index.json"

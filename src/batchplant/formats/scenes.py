@@ -58,15 +58,11 @@ from ..storage import (
 from ..storage.cache import ChunkCache
 from ..storage.files import tag_of
 from ..storage.spans import Spans, concat_spans
-from .base.capabilities import Capabilities
 from .base.folders.files import FileNames, LocalFiles
-from .base.folders.pairs import Asked, pairs_of
-from .base.format import Format
+from .base.folders.media import Asked, pairs_of
+from .base.format import Capabilities, Format
 from .base.manifest import Outside, resolved
-from .base.tiff.directory import TiffFile
-from .base.tiff.geo import window
-from .base.tiff.pages import DATA, Layout, Pages
-from .base.tiff.pyramid import Level, level_arrays, read_pyramid
+from .base.tiff import DATA, Layout, Level, Pages, TiffFile, level_arrays, read_pyramid, window
 
 SUFFIXES = (".tif", ".tiff", ".btf", ".svs", ".ndpi")
 TABLES, LINES = (".parquet", ".geoparquet"), (".jsonl", ".ndjson")

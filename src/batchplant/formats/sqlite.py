@@ -36,8 +36,7 @@ from ..errors import (
 from ..schema import Bool, Bytes, Field, Float, Image, Int, Json, Schema, Text
 from ..schema.columns import I64, Column, Columns, Ragged
 from ..storage import beside, read_whole
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.records import GivenSchema, given_schema
 
 MAGIC = b"SQLite format 3\0"

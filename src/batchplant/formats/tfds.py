@@ -43,8 +43,7 @@ from ..storage import (
     tree,
 )
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.records import Note, note_of
 
 INFO, FEATURES = "dataset_info.json", "features.json"

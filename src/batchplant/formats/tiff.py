@@ -30,12 +30,8 @@ from ..schema.columns import I64, U8, AnyArray, Columns, Ragged
 from ..storage import open_source
 from ..storage.cache import ChunkCache
 from ..storage.spans import Spans, spans_of
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
-from .base.tiff.directory import TiffFile
-from .base.tiff.geo import scaled, window
-from .base.tiff.pages import DATA, JPEG, NAMES, Pages, jpeg_of
-from .base.tiff.pyramid import level_arrays, read_pyramid
+from .base.format import Capabilities, Format, Probe
+from .base.tiff import DATA, JPEG, NAMES, Pages, TiffFile, jpeg_of, level_arrays, read_pyramid, scaled, window
 
 IMAGE, POSITION = "image", "position"
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

@@ -35,8 +35,7 @@ from ..storage import (
 )
 from ..storage import index as indexes
 from ..storage.spans import Spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 from .base.tokens import TOKENS, TokenWriter, check_runs, checked_dtype
 
 NOTE_NAME = "{name}.tokens.json"

@@ -20,8 +20,7 @@ from ..schema import Float, Schema, Tensor
 from ..schema.columns import I64, AnyArray, Columns
 from ..storage import open_source
 from ..storage.spans import Spans, concat_spans
-from .base.capabilities import Capabilities
-from .base.format import Format, Probe
+from .base.format import Capabilities, Format, Probe
 
 FRAME, TIME = "frame", "time"
 

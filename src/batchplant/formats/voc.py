@@ -26,22 +26,20 @@ from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Pr
 from ..schema import Boxes, Field, Image, Int, Json, Labels, List, Tensor, Text
 from ..schema.columns import Columns, Ragged
 from ..storage import is_below, is_plain, join, read_text, tree
-from .base.capabilities import Capabilities
 from .base.detection import (
     FIELDS,
-    VOC,
     DetectionReader,
     DetectionWriter,
-    annotated,
+    Entry,
     boxes_field,
     left_out,
     narrowed,
     ragged,
 )
-from .base.detection.writer import Entry
 from .base.folders import IMAGE_FILES
 from .base.folders.files import open_files
-from .base.format import Format, Probe
+from .base.folders.media import VOC, annotated
+from .base.format import Capabilities, Format, Probe
 
 # -- annotation ---------------------------------------------------------------------------------------
 # The XML of one image: its size, and the objects in it.

@@ -39,23 +39,20 @@ from ..errors import (
 from ..schema import Boxes, Field, Image, Int, Keypoints, Labels, Polygons, Schema, Tensor, Text
 from ..schema.columns import I64, Columns, Ragged, as_bytes, starts_of
 from ..storage import absolute, is_below, is_plain, join, open_source, parent, read_text, tree
-from .base.capabilities import Capabilities
 from .base.detection import (
     FIELDS,
-    YOLO,
     DetectionReader,
     DetectionWriter,
-    annotated,
+    Entry,
     boxes_field,
-    is_yaml,
     left_out,
     ragged,
     spread,
 )
-from .base.detection.writer import Entry
 from .base.folders import IMAGE_FILES
 from .base.folders.files import Files, open_files
-from .base.format import Format, Probe
+from .base.folders.media import YOLO, annotated, is_yaml
+from .base.format import Capabilities, Format, Probe
 
 # -- labels -------------------------------------------------------------------------------------------
 # Lines of labels: a class, then a box, an outline, or a box and keypoints.

@@ -11,10 +11,10 @@ import os
 from typing import Any
 
 from ..errors import OptionError
-from ..formats.base.lake.upkeep import FILE_BYTES, Compacted, Progress, State, Upkeep, Vacuumed
+from ..formats.base.lake import FILE_BYTES, Compacted, Progress, State, Upkeep, Vacuumed
 from ..formats.base.options import accept
 from ..formats.registry import all_formats, find_format, get_format
-from ..formats.registry.known import by_scheme
+from ..formats.registry.find import by_scheme
 from ..storage import reached, split_options
 
 __all__ = ["Compacted", "State", "Vacuumed", "compact", "history", "rollback", "vacuum"]

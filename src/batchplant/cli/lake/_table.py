@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ...errors import OptionError
-from ...formats.base.lake.upkeep import State
+from ...formats.base.lake import State
 from ...tools import Document
 from ..terminal import parse_options
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from ...formats.base.lake.upkeep import FILE_BYTES
+from ...formats.base.lake import FILE_BYTES
 from ...jobs import lake
 from ..terminal import counted, human_size, parse_size, print_json, progress_bar, say
 from ._table import add_table, options_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...formats.base.lake.upkeep import State
+from ...formats.base.lake import State
 from ...jobs import lake
 from ..terminal import print_columns, print_json, printable
 from ._table import add_table, described, options_of

@@ -37,8 +37,7 @@ from ...schema import Bool, Field, Float, Int, Schema, Sparse, Tensor, Text
 from ...schema.columns import I64, AnyArray, AnyDType, Column, Columns, Flags, Ragged, as_bytes, starts_of
 from ...storage import NOTE_ERRORS, is_plain, parse_object, read_beside, tree, write_errors
 from ...storage import join as path_join
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .saving import INDEX, save
 
 __all__ = ["join", "save"]

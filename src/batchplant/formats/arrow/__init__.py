@@ -20,9 +20,8 @@ from ...data.writer import WriteOptions, Writer
 from ...errors import BatchplantError, OptionError
 from ...schema import EVERY_KIND, Field, Schema
 from ...schema.columns import Columns
-from ..base.capabilities import Capabilities
-from ..base.format import Format
-from ..base.ipc.layout import BLOCK, END, MAGIC, make_footer
+from ..base.format import Capabilities, Format
+from ..base.ipc import BLOCK, END, MAGIC, make_footer
 from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
 from .reader import ArrowReader, sniff
 

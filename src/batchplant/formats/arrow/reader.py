@@ -20,8 +20,7 @@ from ...schema.columns import I64, Column, Columns, Ragged, starts_of
 from ...storage import MappedSource, is_plain, join, parse_object, read_whole, tree
 from ...storage.spans import Spans, concat_spans, spans_of
 from ..base.format import Probe
-from ..base.ipc import Part
-from ..base.ipc.layout import FEATHER_1, MAGIC, SCHEMA, Batch, read_message, tree_size
+from ..base.ipc import FEATHER_1, MAGIC, SCHEMA, Batch, Part, read_message, tree_size
 from ..base.records import GivenSchema, given_schema
 from ..base.tables import TableReader
 

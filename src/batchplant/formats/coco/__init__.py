@@ -10,9 +10,9 @@ boxes, outlines, keypoints, captions, panoptic segments. A class is its place am
 from __future__ import annotations
 
 from ...schema import Boxes, Image, Int, Json, Keypoints, Labels, List, Polygons, Tensor, Text
-from ..base.capabilities import Capabilities
-from ..base.detection import COCO, FIELDS, annotated, is_coco, left_out
-from ..base.format import Format, Probe
+from ..base.detection import FIELDS, left_out
+from ..base.folders.media import COCO, annotated, is_coco
+from ..base.format import Capabilities, Format, Probe
 from .reader import CocoReader
 from .writer import CocoWriter
 

@@ -25,8 +25,9 @@ from ...errors import (
 from ...schema import Boxes, Field, Image, Int, Json, Keypoints, Labels, List, Polygons, Schema, Tensor, Text
 from ...schema.columns import I64, AnyArray, Columns, Ragged, starts_of
 from ...storage import absolute, index, is_below, join, like, open_source, parent, tree
-from ..base.detection import DetectionReader, coco_files, ragged, with_boxes, zipped_coco
+from ..base.detection import DetectionReader, ragged, with_boxes
 from ..base.folders.files import Files, ZipFiles, open_files, open_member
+from ..base.folders.media import coco_files, zipped_coco
 from ..base.format import Probe
 from .scan import IMAGE_KEYS, LIST, OBJECT, OBJECT_KEYS, REALS, fits, scan
 

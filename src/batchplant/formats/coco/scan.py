@@ -19,7 +19,7 @@ from ...errors import BatchplantError, DamagedError
 from ...schema import Bool, Field, Float, Int, Tensor
 from ...schema.columns import I64, U8, AnyArray, starts_of
 from ...storage import Source, index, parse
-from ..base.detection.boxes import narrowed
+from ..base.detection import narrowed
 
 # Objects that are looked at at once.
 ROWS_PER_CALL = 1 << 16

@@ -13,8 +13,7 @@ from ...codecs.nested import json_text
 from ...data.writer import WriteOptions
 from ...errors import OptionError
 from ...schema import Boxes, Keypoints, Schema
-from ..base.detection import DetectionWriter
-from ..base.detection.writer import Entry
+from ..base.detection import DetectionWriter, Entry
 from .reader import NOTE
 from .scan import TOP
 

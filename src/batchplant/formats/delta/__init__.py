@@ -7,8 +7,7 @@ by row group. What our fields are stands in the metadata of the table's columns.
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .reader import LOG, DeltaReader
 from .upkeep import DeltaUpkeep
 from .writer import DeltaWriter

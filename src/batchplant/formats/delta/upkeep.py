@@ -11,8 +11,19 @@ from typing import Any
 from ...codecs import arrow
 from ...errors import DamagedError
 from ...storage import join
-from ..base.lake import conflict, first_line, wrapped
-from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc
+from ..base.lake import (
+    Compacted,
+    Progress,
+    State,
+    Upkeep,
+    Vacuumed,
+    conflict,
+    count,
+    first_line,
+    stored_size,
+    utc,
+    wrapped,
+)
 from .reader import library, open_table
 
 # What a table's own files end with.

@@ -17,8 +17,7 @@ What we write, all of which h5py reads:
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .reader import Hdf5Reader
 from .writer import Hdf5Writer
 

@@ -27,7 +27,7 @@ from ...schema.columns import I64, Columns, Ragged, dense_of
 from ...storage import Source, open_source, parse_object
 from ...storage.cache import ChunkCache
 from ...storage.spans import Spans
-from ..base.arrays.packed import PackedReader
+from ..base.arrays.reader import PackedReader
 from ..base.records import Note
 from .attribute_texts import AXES
 from .cells import Cells, Numbers, Packed, Strings, Varying, array_of

@@ -27,7 +27,7 @@ from ...schema.columns import I64, U8, AnyArray
 from ...storage import MappedSource, Source, limits
 from ...storage.cache import ChunkCache
 from ..base.arrays.compression import Coding
-from ..base.arrays.decoded import DecodedChunks
+from ..base.arrays.grid import DecodedChunks
 
 # -- heap ---------------------------------------------------------------------------------------------
 # Cells of varying length. They lie in heaps, which never are compressed: runs of bytes in the file.

@@ -26,7 +26,7 @@ from ...errors import BatchplantError, EncodeError, OptionError, located, needs
 from ...schema import Field, Image, Json, Schema, Tensor, Text
 from ...schema.columns import AnyArray, AnyDType, Columns, Ragged, dense_of
 from ...storage import Patch, open_source
-from ..base.arrays.parts import Chunks, chunk_shapes
+from ..base.arrays.layout import Chunks, chunk_shapes
 from ..base.records import note_of
 from ..base.sink import Overlay, Sink
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ...schema import EVERY_KIND
 from ...storage import join, tree
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .reader import IcebergReader
 from .table import METADATA, SCHEME
 from .upkeep import IcebergUpkeep

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from ..base.lake.reader import ColumnStats
+    from ..base.lake import ColumnStats
 
 ID = b"PARQUET:field_id"
 # Snapshots that `info` shows.

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from ...errors import BatchplantError, OptionError
 from ...storage import is_remote, tree
 from ...storage.uploads import remove_all
-from ..base.lake import wrapped
-from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc
+from ..base.lake import Compacted, Progress, State, Upkeep, Vacuumed, count, stored_size, utc, wrapped
 from .table import METADATA, has_keys, library, local, named, open_catalog, reached_by
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ be damaged before opening them.
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .reader import DATA, VERSIONS, LanceReader
 from .upkeep import LanceUpkeep
 from .writer import LanceWriter

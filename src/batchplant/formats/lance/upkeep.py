@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...storage import absolute
-from ..base.lake import wrapped
-from ..base.lake.upkeep import Compacted, Progress, State, Upkeep, Vacuumed, count
+from ..base.lake import Compacted, Progress, State, Upkeep, Vacuumed, count, wrapped
 from .reader import open_table, time_of
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ...schema import Bool, Float, Image, Int, Tensor, Text
 from ...storage import join, tree
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .metadata import INFO
 from .reader import LeRobotReader
 from .writer import LeRobotWriter

@@ -16,8 +16,7 @@ and the value, ``__missing__``, whose bytes say which of the optional fields a s
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format
+from ..base.format import Capabilities, Format
 from .layout import sniff
 from .reader import LitDataReader
 from .writer import LitDataWriter

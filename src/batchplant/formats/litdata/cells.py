@@ -32,7 +32,18 @@ from ...schema import (
 )
 from ...schema.columns import I64, U8, AnyDType, Column, Ragged, dense_of
 from ...storage import NOTE_ERRORS, limits, parse
-from ..base.shards import Inner, arrays, numbers_at, pil, wrong
+from ..base.shards.cells import (
+    bare_cells,
+    check_shapes,
+    image_field,
+    pillow_cells,
+    pillow_field,
+    pillow_pixels,
+    with_heads,
+    without_heads,
+    zero_cell,
+)
+from ..base.shards.reader import Inner, numbers_at, wrong
 
 # -- encodings ----------------------------------------------------------------------------------------
 # Values of LitData: which encoding a field has, and which field an encoding tells.
@@ -160,9 +171,9 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if encoding.form == "array":
         return _array_field(encoding, cells)
     if encoding.form == "pil":
-        return pil.field_of(cells)
+        return pillow_field(cells)
     if name in IMAGE_ENCODINGS:
-        return arrays.image_of(cells, Image())
+        return image_field(cells, Image())
     fields: dict[str, Field] = {
         "str": Text(),
         "text": Text(),
@@ -301,7 +312,7 @@ def inner(encoding: Encoding, field: Field, data: U8 | None, starts: I64, sizes:
         check_bytes(field, starts, sizes)
         return Inner(starts, sizes)
     if encoding.form == "pil":
-        return pil.inner(data, starts, sizes)
+        return pillow_pixels(data, starts, sizes)
     if encoding.form == "json":
         wrong(sizes == 0, "it is empty, and no JSON")
         return Inner(starts, sizes) if (data[starts] > TAGS).all() else None
@@ -320,7 +331,7 @@ def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
         return Ragged.from_cells([_document(cell, row) for row, cell in enumerate(cells)])
     assert isinstance(field, Tensor)
     head, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
-    return arrays.without_heads(field, cells, np.full(len(cells), head), shapes)
+    return without_heads(field, cells, np.full(len(cells), head), shapes)
 
 
 def _is_same(encoding: Encoding, field: Field) -> bool:
@@ -343,7 +354,7 @@ def _narrowed(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
         narrow = wide.astype(dense[0])
     if dense[0].kind in "iu":
         wrong(narrow != wide, f"it is no {dense[0]}")
-    return arrays.bare(narrow)
+    return bare_cells(narrow)
 
 
 def _document(cell: U8 | None, row: int) -> bytes:
@@ -371,7 +382,7 @@ def _shapes(
     wrong(axis_counts != axes, f"it has another number of axes than {axes}")
     wrong(sizes < head, "it is too short for its shape")
     shapes = numbers_at(data, starts + 8, axes, encoding.order + "u4").astype(np.int64)
-    arrays.check_shapes(field, field.shape, shapes, np.dtype(stored).itemsize, sizes - head)
+    check_shapes(field, field.shape, shapes, np.dtype(stored).itemsize, sizes - head)
     return head, shapes
 
 
@@ -385,14 +396,14 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
         stored = stored_dtype(np.dtype(field.dtype))
         # Of torch's two numbers for a dtype, LitData writes the second.
         code = max(code for code, name in enumerate(encoding.codes) if name == stored)
-        return arrays.with_heads(
+        return with_heads(
             field, column, lambda shape: np.array([code, len(shape), *shape], encoding.order + "u4").tobytes()
         )
     if not isinstance(column, Ragged):
-        return arrays.bare(column)
+        return bare_cells(column)
     if encoding.form == "json":
         return _as_text(column)
-    return pil.packed(column) if encoding.form == "pil" else column
+    return pillow_cells(column) if encoding.form == "pil" else column
 
 
 def _as_text(column: Ragged) -> Ragged:
@@ -407,7 +418,7 @@ def _filled(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     empty = b"null" if encoding.form == "json" else b""
     dense = dense_of(field)
     if isinstance(field, Tensor):
-        empty = arrays.zeros(field)
+        empty = zero_cell(field)
     elif dense is not None:
         empty = bytes(dense[0].itemsize)
     return Ragged.from_cells([empty if cell is None else cell for cell in column])
@@ -422,4 +433,4 @@ def _widened(encoding: Encoding, field: Field, column: Column) -> Ragged:
         cells = cells.data[cells.offsets[0] : cells.offsets[-1]].view(dense[0])
     # Counts of a unit of time are numbers.
     values = cells.view("int64") if cells.dtype.kind in "mM" else cells.astype(wide)
-    return arrays.bare(values)
+    return bare_cells(values)

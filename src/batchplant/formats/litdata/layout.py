@@ -25,14 +25,7 @@ from ...schema.columns import I64, U8, as_bytes, starts_of
 from ...storage import Source, is_below, parse
 from ...storage.compressed import UnpackedSource, collect, limited, unzstd, zstd_compress
 from ..base.format import Probe
-from ..base.shards import (
-    METADATA_KEY,
-    ShardMetadata,
-    count,
-    index_head,
-    optional_fields,
-    read_index,
-)
+from ..base.shards.reader import METADATA_KEY, ShardMetadata, count, index_head, optional_fields, read_index
 from . import cells
 from .cells import Encoding
 

@@ -24,7 +24,7 @@ from ...storage.compressed import UnpackedSource
 from ...storage.spans import Spans
 from ..base.ipc import Part
 from ..base.records import GivenSchema, given_schema
-from ..base.shards import Inner, Opened, Shards, ShardsReader, records_of, table_of
+from ..base.shards.reader import Inner, Opened, Shards, ShardsReader, records_of, table_of
 from . import cells, layout
 from .cells import Encoding
 from .layout import Chunk, Index, unpack

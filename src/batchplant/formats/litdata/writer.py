@@ -13,7 +13,8 @@ from ...data.writer import WriteOptions
 from ...errors import OptionError, SchemaError
 from ...schema import Schema, Tensor
 from ...schema.columns import I64, U8, Columns, Ragged
-from ..base.shards import MAX_SHARD_BYTES, METADATA_KEY, ShardMetadata, ShardsWriter, records_of
+from ..base.shards.reader import MAX_SHARD_BYTES, METADATA_KEY, ShardMetadata, records_of
+from ..base.shards.writer import ShardsWriter
 from . import cells, layout
 from .layout import BATCH_SAMPLES, LEVELS, TOKENS, TREES, pack, packed_chunk
 from .reader import LitDataReader

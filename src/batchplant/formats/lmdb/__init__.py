@@ -12,8 +12,7 @@ which is the last. Writing needs the package lmdb.
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from .pages import DATA, is_meta
 from .reader import LmdbReader
 from .writer import LmdbWriter

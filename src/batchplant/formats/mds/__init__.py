@@ -25,9 +25,9 @@ from ...data.writer import WriteOptions
 from ...errors import OptionError
 from ...schema import EVERY_KIND, Schema
 from ...schema.columns import I64, U8, Columns, Ragged, as_bytes
-from ..base.capabilities import Capabilities
-from ..base.format import Format
-from ..base.shards import MAX_SHARD_BYTES, ShardMetadata, ShardsWriter, records_of
+from ..base.format import Capabilities, Format
+from ..base.shards.reader import MAX_SHARD_BYTES, ShardMetadata, records_of
+from ..base.shards.writer import ShardsWriter
 from . import cells, layout
 from .layout import check_hashes, digest, pack, sniff
 from .reader import MdsReader

@@ -14,7 +14,18 @@ import numpy.typing as npt
 from ...errors import DamagedError, DecodeError, EncodeError
 from ...schema import Bytes, Decimal, Field, Float, Image, Int, Json, Tensor, Text
 from ...schema.columns import I64, U8, AnyArray, AnyDType, Column, Ragged, dense_of
-from ..base.shards import Inner, arrays, numbers_at, pil, wrong
+from ..base.shards.cells import (
+    bare_cells,
+    check_shapes,
+    image_field,
+    pillow_cells,
+    pillow_field,
+    pillow_pixels,
+    with_heads,
+    without_heads,
+    zero_cell,
+)
+from ..base.shards.reader import Inner, numbers_at, wrong
 
 # -- encodings ----------------------------------------------------------------------------------------
 # Columns of MDS: which encoding a field has, and which field an encoding tells.
@@ -166,9 +177,9 @@ def field_of(encoding: Encoding, cells: Ragged) -> Field:
     if dtype is not None:
         return Float(dtype) if dtype in FLOATS else Int(dtype)
     if encoding.text == "pil":
-        return pil.field_of(cells)
+        return pillow_field(cells)
     if encoding.text in IMAGE_ENCODINGS:
-        return arrays.image_of(cells, Image(encoding.text))
+        return image_field(cells, Image(encoding.text))
     return Text() if encoding.text in TEXTS else Json() if encoding.text == "json" else Bytes()
 
 
@@ -202,7 +213,7 @@ def _array_field(encoding: Encoding, cells: Ragged) -> Field:
 def inner(encoding: Encoding, field: Field, data: U8, starts: I64, sizes: I64) -> Inner | None:
     """Locate the pixels of images and the values of arrays with shapes; None: decode them."""
     if encoding.text == "pil":
-        return pil.inner(data, starts, sizes)
+        return pillow_pixels(data, starts, sizes)
     if not (isinstance(field, Tensor) and field.flat):
         return None
     heads, _ = _shapes(encoding, field, data, starts, sizes)
@@ -233,7 +244,7 @@ def _shapes(
             stated = numbers_at(data, starts[rows] + extra + 1, axes, f"<u{width}")
             shapes[rows] = np.minimum(stated, np.array(MAX_AXIS_SIZE, stated.dtype) if width == 8 else stated)
     itemsize = np.dtype(stored[0]).itemsize
-    arrays.check_shapes(field, (*field.shape, *stored[1]), shapes, itemsize, sizes - heads)
+    check_shapes(field, (*field.shape, *stored[1]), shapes, itemsize, sizes - heads)
     return heads, shapes
 
 
@@ -241,10 +252,10 @@ def decoded(encoding: Encoding, field: Field, cells: Ragged) -> Ragged:
     """The cells of a field of which :func:`inner` knows no place."""
     assert isinstance(field, Tensor | Int | Float)
     if encoding.text in DIGITS:
-        return arrays.bare(_numbers(field, cells))
+        return bare_cells(_numbers(field, cells))
     assert isinstance(field, Tensor)
     heads, shapes = _shapes(encoding, field, cells.data, cells.starts, cells.sizes)
-    return arrays.without_heads(field, cells, heads, shapes[:, : len(field.shape)])
+    return without_heads(field, cells, heads, shapes[:, : len(field.shape)])
 
 
 def _numbers(field: Field, cells: Ragged) -> AnyArray:
@@ -275,9 +286,9 @@ def packed(encoding: Encoding, field: Field, column: Column) -> Ragged:
             return _checked_digits(encoding, column)
         return Ragged.from_cells([str(number).encode() for number in column.tolist()])
     if not isinstance(column, Ragged):
-        return arrays.bare(column)
+        return bare_cells(column)
     if encoding.text == "pil":
-        return pil.packed(column)
+        return pillow_cells(column)
     return _packed_arrays(encoding, field, column) if encoding.varies else column
 
 
@@ -295,7 +306,7 @@ def _filled(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     empty = {"json": b"null"}.get(encoding.text, bytes(encoding.size or 0))
     if encoding.varies:
         assert isinstance(field, Tensor)
-        empty = arrays.zeros(field)
+        empty = zero_cell(field)
     cells = [empty if cell is None else cell for cell in column]
     return Ragged.from_cells(cells, [] if column.shape is None else list(map(tuple, column.shape.tolist())))
 
@@ -306,7 +317,7 @@ def _packed_arrays(encoding: Encoding, field: Field, column: Ragged) -> Ragged:
     stored = stored_dtype(dtype)
     assert stored is not None
     code = b"" if encoding.dtype else bytes([next(key for key, name in DTYPES.items() if name == stored[0])])
-    return arrays.with_heads(field, column, lambda shape: code + _head((*shape, *stored[1])))
+    return with_heads(field, column, lambda shape: code + _head((*shape, *stored[1])))
 
 
 def _head(shape: tuple[int, ...]) -> bytes:

@@ -22,14 +22,7 @@ from ...schema.columns import U8, Ragged
 from ...storage import Source, is_below
 from ...storage.compressed import UnpackedSource, collect, inflate
 from ..base.format import Probe
-from ..base.shards import (
-    METADATA_KEY,
-    ShardMetadata,
-    count,
-    index_head,
-    optional_fields,
-    read_index,
-)
+from ..base.shards.reader import METADATA_KEY, ShardMetadata, count, index_head, optional_fields, read_index
 from . import cells
 from .cells import Encoding
 

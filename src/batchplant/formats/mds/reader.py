@@ -13,7 +13,7 @@ from ...schema.columns import I64, U8, Ragged
 from ...storage import Source, is_remote, join, limits, open_source, tree
 from ...storage.files import stat_files
 from ..base.records import GivenSchema
-from ..base.shards import Inner, Opened, Shards, ShardsReader, table_of
+from ..base.shards.reader import Inner, Opened, Shards, ShardsReader, table_of
 from . import cells, layout
 from .cells import DIGITS, IMAGE_ENCODINGS, holds
 from .layout import Shard, digest, unpack

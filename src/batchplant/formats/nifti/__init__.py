@@ -46,8 +46,7 @@ from ...storage.cache import ChunkCache
 from ...storage.compressed import CHECKED, GzipSource, UnpackedSource, check_gzip, inflate, kind_of, limited
 from ...storage.index.progress import in_parallel
 from ...storage.opening import read_text
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from ..base.volumes import COPIED_BYTES, IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
 from . import bids
 

@@ -12,8 +12,7 @@ the types of other programs become. Images are bytes, or Hugging Face's struct o
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format
+from ..base.format import Capabilities, Format
 from .reader import ParquetReader, sniff
 from .writer import ParquetWriter
 

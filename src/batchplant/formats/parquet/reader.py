@@ -30,7 +30,7 @@ from ..base.format import Probe
 from ..base.records import GivenSchema, given_schema
 from ..base.tables import ParquetFile, ParquetRows, cell_bounds
 from ..base.tables.footer import ENCRYPTED, MAGIC
-from ..base.tables.parquet_file import Cells, first_line
+from ..base.tables.parquet import Cells, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa

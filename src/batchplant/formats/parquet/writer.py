@@ -21,8 +21,7 @@ from ...schema import Audio, Bool, Duration, Field, Float, Image, Int, Schema, T
 from ...schema.columns import I64, Column, Columns
 from ...storage import Partial, Spool
 from ..base.tables.buffered import RowBuffer, SavedRows, row_sizes
-from ..base.tables.footer import footer_bytes
-from ..base.tables.thrift import STRUCT, Struct, read_struct, struct_bytes
+from ..base.tables.footer import STRUCT, Struct, footer_bytes, read_struct, struct_bytes
 from .reader import MISSING
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from ...data.reader import Reader, ReaderWrapper, open_reader
 from ...errors import DamagedError, NotFoundError, OptionError, exceptions_as, located
 from ...schema import Audio, Image, Int, Text
 from ...storage import NOTE_ERRORS, absolute, is_below, join, parent, parse_object, read_whole
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe, archives_within
+from ..base.format import Capabilities, Format, Probe, archives_within
 from . import parsers
 from .layouts import LAYOUTS, find
 

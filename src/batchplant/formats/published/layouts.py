@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from ..base.folders.annotated import CLIPS, GROUND_TRUTH
+from ..base.folders.media import CLIPS, GROUND_TRUTH
 
 # Words for a split that files use.
 SPLITS = {"data": "train", "t10k": "test"}

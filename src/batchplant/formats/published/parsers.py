@@ -24,9 +24,8 @@ from ...schema.columns import I32, I64, AnyArray, Columns, Ragged, starts_of
 from ...storage import Source, index, join, limits, open_source, read_beside, tree
 from ...storage.compressed import UnpackedSource, collect, inflate, unpack
 from ...storage.spans import Spans
-from ..base.folders.annotated import CLIPS, GROUND_TRUTH
-from ..base.manifest import MediaReader
-from ..base.members import tar_members
+from ..base.folders.media import CLIPS, GROUND_TRUTH
+from ..base.manifest import MediaReader, tar_members
 from ..base.memory import MemoryReader
 from ..base.texttable import TextTable, split_cells
 from ..base.unpickle import CONTAINERS, Maker, Record, Unpickler

@@ -28,8 +28,7 @@ from ...errors import BatchplantError, DamagedError, Problem, SchemaError, locat
 from ...schema.columns import U8
 from ...storage import limits, open_source
 from ...storage.zips import CHECKED, ZipMembers, ZipSpool
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from ..base.tensors import BITS, Entry, TensorReader, TensorWriter, indexed, read_parts, size_of
 from ..base.unpickle import Record
 from .objects import DTYPES, STORAGES, OtherTensor, Storage, TensorUnpickler, TensorView

@@ -1,8 +1,18 @@
 """The registry: which formats there are, opening a dataset of any, creating one. Everybody below calls it."""
 
 from .creating import Prepared, create, create_with, prepare, target_format
-from .find import Candidate, expand, files_of, find_format
-from .known import all_formats, by_scheme, by_suffix, get_format, own_formats, size_of
+from .find import (
+    Candidate,
+    all_formats,
+    by_scheme,
+    by_suffix,
+    expand,
+    files_of,
+    find_format,
+    get_format,
+    own_formats,
+    size_of,
+)
 from .opening import AT_ONCE, open
 
 __all__ = [

@@ -16,8 +16,7 @@ from ...schema import KINDS, Field, Schema
 from ...storage import beside, is_remote, reached, recover, split_options, tree
 from ..base.format import Format, Probe
 from ..base.options import accept, own_options
-from .find import find_format
-from .known import all_formats, by_scheme, get_format, outlines, suffixed
+from .find import all_formats, by_scheme, find_format, get_format, outlines, suffixed
 
 
 def create(

@@ -25,8 +25,7 @@ from ...data.tensors import TENSORS
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem, located
 from ...schema.columns import U8
 from ...storage import Source, join, like, open_source, parent, tree
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from ..base.tensors import BITS, Entry, TensorReader, size_of
 from .bundle import DTYPES, FOOTER, MAGIC, OTHER_DTYPES, STRING, Bundle, Stored, masked, open_shape
 

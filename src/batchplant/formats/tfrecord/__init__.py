@@ -29,8 +29,7 @@ from ...errors import BatchplantError, OptionError
 from ...schema import EVERY_KIND, Float, Image, Schema, Tensor
 from ...schema.columns import Columns, Ragged
 from ...storage.compressed import WBITS, kind_of
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from ..base.records import RAW, SCHEMA_SIDE_CAR, RecordWriter
 from .reader import TfRecordReader
 from .scan import is_head

@@ -14,8 +14,7 @@ that a sample does not have is missing. Names are data: nothing is ever unpacked
 from __future__ import annotations
 
 from ...schema import EVERY_KIND
-from ..base.capabilities import Capabilities
-from ..base.format import Format
+from ..base.format import Capabilities, Format
 from .reader import WebDatasetReader, sniff
 from .writer import WebDatasetWriter
 

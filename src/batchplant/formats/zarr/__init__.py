@@ -50,8 +50,7 @@ from ..base.arrays import (
     zip_top,
 )
 from ..base.arrays.compression import pack
-from ..base.capabilities import Capabilities
-from ..base.format import Format, Probe
+from ..base.format import Capabilities, Format, Probe
 from ..base.manifest import Outside
 from . import ome
 from .codecs import pack_shard

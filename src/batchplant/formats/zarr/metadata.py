@@ -14,7 +14,7 @@ from ...errors import DamagedError, NotFoundError, SchemaError
 from ...schema.columns import AnyDType
 from ...storage import NOTE_ERRORS
 from ..base.arrays import ChunkLocation, Grid, Grids, Index, OutputArray, Store, each_grid, good_name
-from ..base.arrays.packed import from_text
+from ..base.arrays.reader import from_text
 from .codecs import Shards, chain_v2, chain_v3
 
 # -- attributes ---------------------------------------------------------------------------------------

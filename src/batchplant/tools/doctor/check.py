@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...codecs.media import image
 from ...data.reader import Reader, View
 from ...errors import BatchplantError, Problem, shown
-from ...formats.base.capabilities import Capabilities
+from ...formats.base.format import Capabilities
 from ...formats.registry import get_format
 from ...schema import Bool, Field, Image, Int, Schema, Text
 from ...schema.columns import I64, AnyArray, Columns, Masked, Ragged

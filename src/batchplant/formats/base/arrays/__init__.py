@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .grid import Grid, GridArray, Index
-from .layout import METADATA_KEY, DatasetMetadata
-from .parts import Chunks, OutputArray, Style
+from ....data.arrays import Index
+from .grid import Grid, GridArray
+from .layout import METADATA_KEY, Chunks, DatasetMetadata, OutputArray, Style
 from .reader import GridReader, Grids, each_grid
 from .store import Blob, ChunkLocation, FolderStore, Store, good_name, open_store, zip_top
 from .writer import Attributes, GridWriter, allocate, unit_of, write_range

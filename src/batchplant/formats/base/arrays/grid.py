@@ -14,9 +14,9 @@ import numpy as np
 
 from .... import _native
 from ....codecs import npy
-from ....data.arrays import ChunkedArray
+from ....data.arrays import ChunkedArray, Index
 from ....data.arrays.kinds import READ_BYTES, read_chunks
-from ....data.arrays.parallel import each_or_error
+from ....data.arrays.parallel import chunk_threads, each_or_error
 from ....errors import BatchplantError, DamagedError, DataError, SchemaError, located
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of
@@ -24,10 +24,72 @@ from ....storage import Source, limits
 from ....storage.cache import ChunkCache, ChunkKeys
 from ....storage.spans import SourceRun
 from .compression import Coding, sums_of
-from .decoded import DecodedChunks, size_of
 from .store import Blob, ChunkLocation, SourceRange, Store, human
 
-Index = tuple[int, ...]
+
+class DecodedChunks:
+    """Chunks of an array by their index. A format says where one lies, and loads one without threads."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        raise NotImplementedError
+
+    @functools.cached_property
+    def native_coding(self) -> _native.ChunkCoding | None:
+        """The steps from bytes to values; None where native threads cannot go them."""
+        return None
+
+    def chunk_key(self, index: Index) -> tuple[Any, ...] | None:
+        """Return the key of a chunk in the cache; None: chunks lie decoded where they are."""
+        raise NotImplementedError
+
+    def chunk_source(self, index: Index) -> tuple[Any, int, int]:
+        """Return a chunk's bytes, or the path of a file with start and size in it; ``b""``: neither."""
+        raise NotImplementedError
+
+    def load_chunk(self, index: Index) -> Any:
+        """Return a chunk, made by this thread: its values, or Ragged; fill values where it is missing."""
+        raise NotImplementedError
+
+    def shaped(self, values: U8) -> AnyArray:
+        """Return the values of a whole chunk as an array."""
+        raise NotImplementedError
+
+    def read_chunks(self, cache: ChunkCache, indices: Sequence[Index]) -> Sequence[Any]:
+        """Return several chunks, decoded side by side; an error in place of one that is damaged."""
+        keys = [self.chunk_key(index) for index in indices]
+        if None in keys:
+            return each_or_error(self.load_chunk, indices, self.chunk_bytes)
+        return cache.get_all(keys, lambda places: self._decode([indices[n] for n in places]), size_of)
+
+    def _decode(self, indices: Sequence[Index]) -> list[Any]:
+        chunks: list[Any] = [None] * len(indices)
+        # A larger one is checked against its stored bytes first, which loading it does.
+        if self.native_coding is not None and self.chunk_bytes <= limits.max_bytes():
+            sources, runs = [], np.zeros((2, len(indices)), dtype=np.int64)
+            for number, index in enumerate(indices):
+                source: tuple[Any, int, int] = b"", 0, -1
+                # Loading it says what is wrong.
+                with contextlib.suppress(BatchplantError):
+                    source = self.chunk_source(index)
+                sources.append(source[0])
+                runs[:, number] = source[1:]
+            decoded = chunk_threads().decode(self.native_coding, sources, *runs)
+            chunks = [None if values is None else self.shaped(values) for values in decoded]
+        failed = [number for number, chunk in enumerate(chunks) if chunk is None]
+        loaded = each_or_error(self.load_chunk, [indices[number] for number in failed], self.chunk_bytes)
+        for number, chunk in zip(failed, loaded, strict=True):
+            chunks[number] = chunk
+        return chunks
+
+
+def size_of(chunk: Any) -> int:
+    """Return the bytes of a chunk."""
+    if isinstance(chunk, Ragged):
+        return int(chunk.data.nbytes + chunk.offsets.nbytes)
+    return int(chunk.nbytes)
+
+
 # What an open mapping is charged with in the cache: it holds no memory, but a process may have only so many.
 MAPPING_CHARGE_BYTES = 64 << 10
 MAX_CHUNK_BYTES = 1 << 40

@@ -37,8 +37,23 @@ from ....storage.checksums import load
 from ....storage.uploads import below
 from .compression import level_of, numcodecs
 from .grid import Grid
-from .layout import OFFSETS, SHAPE, VALID, VALUES, DatasetMetadata, fixed, parts_of, paths_of
-from .parts import Chunks, OutputArray, Style, chunk_rows, chunk_shapes, files_at, write_chunks
+from .layout import (
+    OFFSETS,
+    SHAPE,
+    VALID,
+    VALUES,
+    Chunks,
+    DatasetMetadata,
+    OutputArray,
+    Style,
+    chunk_rows,
+    chunk_shapes,
+    files_at,
+    fixed,
+    parts_of,
+    paths_of,
+    write_chunks,
+)
 from .reader import GridReader
 from .store import FolderStore
 

@@ -10,8 +10,7 @@ in the file's name) come back.
 """
 
 from .media import IMAGE_FILES, MEDIA, SOUNDS, VIDEOS, Media, media_in, mixed
-from .reader import FolderReader, shared
-from .writer import BESIDE, FolderWriter, folder_format
+from .reader import BESIDE, FolderReader, FolderWriter, folder_format, shared
 
 __all__ = [
     "BESIDE", "IMAGE_FILES", "MEDIA", "SOUNDS", "VIDEOS", "FolderReader", "FolderWriter", "Media",

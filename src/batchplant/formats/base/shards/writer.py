@@ -16,7 +16,7 @@ from ....errors import BatchplantError, EncodeError
 from ....schema import Field, Image
 from ....schema.columns import I64, U8, Column, Columns, Ragged, as_bytes, starts_of
 from ....storage import Patch, put_file, sync
-from .index import INDEX, MAX_SHARD_BYTES, optional_fields
+from .reader import INDEX, MAX_SHARD_BYTES, optional_fields
 
 FOLDER = "folder"
 # Left for what a shard has besides its samples.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .parquet_file import ParquetFile
-from .parquet_rows import ParquetRows, cell_bounds
+from .parquet import ParquetFile, ParquetRows, cell_bounds
 from .reader import TableReader
 
 __all__ = ["ParquetFile", "ParquetRows", "TableReader", "cell_bounds"]

@@ -32,8 +32,22 @@ from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from ....schema.columns import I64, U8
 from ....storage import MappedSource, Source, limits, plan_ranges
 from ....storage.platform import cpu_count
-from .footer import BY_BYTES, BYTE_ARRAY, MAGIC, REAL, SIGNED, UNSIGNED, Chunk, Footer, Leaf, footer_bytes
-from .lists import decode_lists
+from .footer import (
+    BINARY,
+    BY_BYTES,
+    BYTE_ARRAY,
+    MAGIC,
+    REAL,
+    SIGNED,
+    STRUCT,
+    UNSIGNED,
+    Chunk,
+    Footer,
+    Leaf,
+    Struct,
+    footer_bytes,
+    varint,
+)
 from .pages import (
     DATA,
     DICTIONARY,
@@ -42,11 +56,11 @@ from .pages import (
     UNPACK,
     PageMap,
     claim_of,
+    decode_lists,
     page_bounds,
     page_header,
     page_map,
 )
-from .thrift import BINARY, STRUCT, Struct, varint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,25 +1,242 @@
-"""Pages of a TIFF file as an array in chunks: tiles or strips, unpacked when they are touched."""
+"""TIFF files: directories and their tags, georeference, pages in tiles or strips, levels.
+
+Classic TIFF and BigTIFF. Sizes are checked before anything is read.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from .... import _native
-from ....codecs import image
-from ....codecs.media.tiff import RGB, YCBCR
-from ....data.arrays import ChunkedArray, Index
-from ....errors import BatchplantError, DamagedError, SchemaError, needs
-from ....schema.columns import I64, U8, AnyArray, AnyDType
-from ....storage import MappedSource, Source, limits
-from ....storage.cache import ChunkCache, ChunkKeys
-from ....storage.spans import SourceRun
-from .directory import Directory
+from ... import _native
+from ...codecs import image
+from ...codecs.media.tiff import MAX_PAGES, RGB, YCBCR
+from ...codecs.xml import Parser
+from ...data.arrays import Array, ChunkedArray, Index
+from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, exceptions_as, needs
+from ...schema.columns import I64, U8, AnyArray, AnyDType
+from ...storage import MappedSource, Source, limits
+from ...storage.cache import ChunkCache, ChunkKeys
+from ...storage.spans import SourceRun
+
+SUBFILE_TYPE, DESCRIPTION, SUB_IFDS = 254, 270, 330
+CODES = {
+    1: "u1", 2: "u1", 3: "u2", 4: "u4", 5: "u4", 6: "i1", 7: "u1", 8: "i2", 9: "i4", 10: "i4", 11: "f4",
+    12: "f8", 13: "u4", 16: "u8", 17: "i8", 18: "u8",
+}  # fmt: skip
+RATIONALS = (5, 10)
+MAX_TAGS, MAX_VALUES, MAX_TEXT = 4096, 1 << 16, 64 << 20
+# Directories that overlap could be read without end: a tag has 12 bytes, and is read a few times.
+TAG_BYTES, READS, MAX_READ_TAGS = 12, 4, 1 << 22
+
+
+class Directory:
+    """Tags of a page. Values that lie elsewhere in the file are read when they are asked for."""
+
+    def __init__(self, file: TiffFile, offset: int) -> None:
+        self.offset, self._file = offset, file
+        source, order = file.source, file.order
+        code, width, number = ("Q", 20, "Q") if file.big else ("H", 12, "I")
+        start = offset + struct.calcsize(order + code)
+        (count,) = struct.unpack(order + code, source.view(offset, start - offset).tobytes())
+        file.tags_left -= count
+        if not 0 < count <= MAX_TAGS or file.tags_left < 0:
+            raise DamagedError(f"a directory claims {count} tags", offset=offset)
+        end = start + width * count
+        table = source.view(start, end - start + struct.calcsize(number)).tobytes()
+        self._tags: dict[int, tuple[int, int, int]] = {}
+        for place in range(0, width * count, width):
+            tag, kind, values = struct.unpack_from(f"{order}HH{number}", table, place)
+            inline = place + 4 + struct.calcsize(number)
+            size = values * np.dtype(CODES.get(kind, "u1")).itemsize * (1 + (kind in RATIONALS))
+            where = start + inline
+            if size > struct.calcsize(number):
+                (where,) = struct.unpack_from(order + number, table, inline)
+            if kind in CODES:
+                self._tags.setdefault(tag, (kind, values, where))
+        (self.next,) = struct.unpack_from(order + number, table, width * count)
+
+    def __contains__(self, tag: int) -> bool:
+        return tag in self._tags
+
+    def values(self, tag: int, most: int = MAX_VALUES) -> AnyArray:
+        """Return the values of a tag; none where it is missing, DamagedError for more than ``most``."""
+        kind, count, where = self._tags.get(tag, (1, 0, 0))
+        if count > most:
+            raise DamagedError(
+                f"the tag {tag} has {count} values, and at most {most} are needed", offset=where
+            )
+        dtype = np.dtype(self._file.order + CODES[kind])
+        count *= 1 + (kind in RATIONALS)
+        if not count:
+            return np.empty(0, dtype.newbyteorder("="))
+        data = self._file.source.view(where, count * dtype.itemsize)
+        return np.frombuffer(data.tobytes(), dtype).astype(dtype.newbyteorder("="))
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return self._file.source.view(start, size).tobytes()
+
+    def number(self, tag: int, default: int) -> int:
+        """Return the first value of a tag as a whole number."""
+        kind, count, where = self._tags.get(tag, (1, 0, 0))
+        if not count or kind in (*RATIONALS, 11, 12):
+            return default
+        size = np.dtype(CODES[kind]).itemsize
+        return int(
+            np.frombuffer(self._file.source.view(where, size).tobytes(), self._file.order + CODES[kind])[0]
+        )
+
+    def text(self, tag: int) -> str:
+        return (
+            self.values(tag, MAX_TEXT).astype(np.uint8).tobytes().split(b"\0")[0].decode("utf-8", "replace")
+        )
+
+
+class TiffFile:
+    """The header of a file, and its directories."""
+
+    def __init__(self, source: Source) -> None:
+        head = source.view(0, min(16, source.size)).tobytes()
+        self.source = source
+        self.tags_left = min(READS * (source.size // TAG_BYTES) + MAX_TAGS, MAX_READ_TAGS)
+        self.order: Any = {b"II": "<", b"MM": ">"}.get(head[:2], "")
+        version = int.from_bytes(head[2:4], "big" if self.order == ">" else "little")
+        self.big = version == 43
+        if not self.order or version not in (42, 43) or len(head) < (16 if self.big else 8):
+            raise DamagedError("not a TIFF that can be read: its header is no TIFF's", offset=0)
+        if not self.big and source.size >> 32:
+            raise SchemaError("a TIFF above 4 GiB has to be a BigTIFF; NDPI of that size is not read")
+        if self.big and head[4:8] != struct.pack(self.order + "HH", 8, 0):
+            raise DamagedError("not a TIFF that can be read: offsets have another size than 8", offset=4)
+        (self._first,) = struct.unpack(
+            self.order + ("Q" if self.big else "I"), head[8:16] if self.big else head[4:8]
+        )
+
+    def pages(self) -> Iterator[Directory]:
+        """Yield the directories of the chain; DamagedError where it leads back or is too long."""
+        seen: set[int] = set()
+        offset = self._first
+        while offset:
+            if offset in seen or len(seen) == MAX_PAGES:
+                raise DamagedError("its pages have no end", offset=offset)
+            seen.add(offset)
+            page = Directory(self, offset)
+            yield page
+            offset = page.next
+        if not seen:
+            raise DamagedError("not a TIFF that can be read: it has no pages", offset=4)
+
+    def below(self, page: Directory) -> list[Directory]:
+        """Return the directories that a page names as its own: levels of a pyramid."""
+        offsets = page.values(SUB_IFDS).tolist()
+        if len(offsets) > MAX_PAGES or len(set(offsets)) < len(offsets):
+            raise DamagedError(f"a page names {len(offsets)} levels", offset=page.offset)
+        return [Directory(self, int(offset)) for offset in offsets]
+
+
+PIXEL_SCALE, TIEPOINTS, TRANSFORMATION, GEO_KEYS, GEO_TEXTS = 33550, 33922, 34264, 34735, 34737
+RASTER_TYPE, CITATION, GEOGRAPHIC, GEOGRAPHIC_CITATION, PROJECTED, PROJECTED_CITATION = (
+    1025, 1026, 2048, 2049, 3072, 3073,
+)  # fmt: skip
+PIXEL_IS_POINT, USER_DEFINED = 2, 32767
+NODATA = 42113
+MAX_KEYS = 4096
+
+# a, b, c, d, e, f: x = a·column + b·row + c, y = d·column + e·row + f, of the corner of a pixel.
+Transform = tuple[float, float, float, float, float, float]
+
+
+def georeference(page: Directory) -> dict[str, Any]:
+    """Return ``transform``, ``crs`` and ``nodata`` of a page, those that it has."""
+    keys = _keys(page)
+    result: dict[str, Any] = {}
+    transform = _transform(page)
+    if transform is not None:
+        a, b, c, d, e, f = transform
+        if keys.get(RASTER_TYPE) == PIXEL_IS_POINT:
+            c, f = c - (a + b) / 2, f - (d + e) / 2
+        result["transform"] = (a, b, c, d, e, f)
+    codes = [keys.get(name) for name in (PROJECTED, GEOGRAPHIC)]
+    texts = [keys.get(name) for name in (PROJECTED_CITATION, CITATION, GEOGRAPHIC_CITATION)]
+    names = [f"EPSG:{code}" for code in codes if isinstance(code, int) and 1024 <= code < USER_DEFINED]
+    names += [text for text in texts if isinstance(text, str)]
+    if names:
+        result["crs"] = names[0]
+    nodata = page.text(NODATA).strip()
+    if nodata:
+        try:
+            result["nodata"] = float(nodata)
+        except ValueError:
+            result["nodata"] = nodata
+    return result
+
+
+def _transform(page: Directory) -> Transform | None:
+    matrix, scale, ties = (
+        page.values(tag).astype(np.float64).tolist() for tag in (TRANSFORMATION, PIXEL_SCALE, TIEPOINTS)
+    )
+    if len(matrix) == 16:
+        a, b, _, c, d, e, _, f = matrix[:8]
+    elif len(scale) >= 2 and len(ties) >= 6:
+        a, b, d, e = scale[0], 0.0, 0.0, -scale[1]
+        c, f = ties[3] - ties[0] * a, ties[4] - ties[1] * e
+    else:
+        return None
+    transform = (a, b, c, d, e, f)
+    if not all(map(math.isfinite, transform)) or not a * e - b * d:
+        raise DamagedError(f"its georeference is damaged: {transform}", offset=page.offset)
+    return transform
+
+
+def _keys(page: Directory) -> dict[int, int | str]:
+    """Return the keys that are numbers or texts."""
+    numbers, texts = page.values(GEO_KEYS).tolist(), page.text(GEO_TEXTS)
+    keys: dict[int, int | str] = {}
+    for place in range(4, min(len(numbers), 4 * MAX_KEYS) - 3, 4):
+        key, tag, count, value = map(int, numbers[place : place + 4])
+        if tag == 0:
+            keys[key] = value
+        elif tag == GEO_TEXTS:
+            keys[key] = texts[value : value + count].rstrip("|")
+    return keys
+
+
+def scaled(transform: Transform, full: Sequence[int], level: Sequence[int]) -> Transform:
+    """Return the transform of a level of this (height, width)."""
+    (a, b, c, d, e, f), y, x = transform, full[0] / level[0], full[1] / level[1]
+    return a * x, b * y, c, d * x, e * y, f
+
+
+def window(transform: Transform | None, size: Sequence[int], bounds: Sequence[float]) -> tuple[slice, slice]:
+    """Return the rows and columns that touch ``(left, bottom, right, top)``, cut to the page."""
+    if transform is None:
+        raise OptionError("it has no georeference: windows are by pixels only")
+    a, b, c, d, e, f = transform
+    with exceptions_as(OptionError, "bounds are (left, bottom, right, top)", ValueError, TypeError):
+        left, bottom, right, top = map(float, bounds)
+    if not (left < right and bottom < top):
+        raise OptionError(f"bounds are (left, bottom, right, top), not {tuple(bounds)}")
+    x, y, det = (
+        np.array([left, left, right, right]) - c,
+        np.array([bottom, top, bottom, top]) - f,
+        a * e - b * d,
+    )
+    columns, rows = (e * x - b * y) / det, (a * y - d * x) / det
+    picks = []
+    for places, length in ((rows, size[0]), (columns, size[1])):
+        # Coordinates are rounded where they were written: a thousandth of a pixel is no pixel.
+        first, end = math.floor(places.min() + 1e-3), math.ceil(places.max() - 1e-3)
+        picks.append(slice(max(0, first), min(length, end)))
+    if any(pick.start >= pick.stop for pick in picks):
+        raise OptionError(f"the bounds {tuple(bounds)} lie outside of what it covers")
+    return picks[0], picks[1]
+
 
 DATA = "data"
 NONE, JPEG = 1, 7
@@ -422,3 +639,157 @@ def _codecs() -> Any:
     with needs("TIFF tiles that are compressed need imagecodecs", "tiff"):
         import imagecodecs
     return imagecodecs
+
+
+MASK = 4
+# Pixels by which a level may differ from the size that its height implies.
+ROUNDED = 2
+
+
+@dataclasses.dataclass
+class Level:
+    """A stack of pages of one kind, and where their tiles lie."""
+
+    layout: Layout
+    outer: tuple[int, ...]
+    starts: I64
+    sizes: I64
+
+
+@dataclasses.dataclass
+class Pyramid:
+    """The chosen level of a file, the sizes of all, and facts about them."""
+
+    level: Level
+    sizes: list[tuple[int, int]]
+    pages: int
+    left_out: int
+    geo: dict[str, Any]
+
+
+def read_pyramid(file: TiffFile, level: int = 0, page: int | None = None) -> Pyramid:
+    """Return a level, of the first page and those like it, or of one page alone."""
+    pages = list(file.pages())
+    if page is not None and not 0 <= page < len(pages):
+        raise OptionError(f"there is no page {page}; there are {len(pages)}")
+    first = pages[page or 0]
+    layout = Layout.of(first, file.order)
+    stack = [first]
+    if page is None:
+        for following in pages[1:]:
+            if _layout(following, file.order) != layout:
+                break
+            stack.append(following)
+    outer = ome_axes(first.text(DESCRIPTION)) if page is None else ()
+    planes = math.prod(outer)
+    if not outer or planes > len(stack):
+        outer, planes = ((len(stack),) if len(stack) > 1 else ()), len(stack)
+    left_out, stack = len(pages) - planes, stack[:planes]
+    levels: list[tuple[Layout, list[Directory]]] = [(layout, stack)]
+    inner = file.below(first) if page is None else []
+    for number, below in enumerate(inner):
+        smaller = _layout(below, file.order)
+        if smaller is not None and _is_level(levels[0][0], levels[-1][0], smaller):
+            levels.append((smaller, [below]))
+            if len(levels) == level + 1 and len(stack) > 1:
+                every = [file.below(one) for one in stack]
+                if any(len(one) != len(inner) for one in every):
+                    raise DamagedError("its pages differ in levels", offset=first.offset)
+                levels[-1] = smaller, [one[number] for one in every]
+    for following in pages[1:] if page is None and len(stack) == 1 and not inner else ():
+        smaller = _layout(following, file.order)
+        masks = following.number(SUBFILE_TYPE, 0) & MASK
+        if smaller is not None and not masks and _is_level(layout, levels[-1][0], smaller):
+            levels.append((smaller, [following]))
+            left_out -= 1
+    if not 0 <= level < len(levels):
+        raise OptionError(f"there is no level {level}; there are {len(levels)}")
+    chosen, stack = levels[level]
+    if any(_layout(one, file.order) != chosen for one in stack):
+        raise DamagedError(f"the pages of level {level} differ", offset=stack[0].offset)
+    places = [tile_places(one, chosen) for one in stack]
+    starts, sizes = (np.concatenate(parts) for parts in zip(*places, strict=True))
+    sizes_of_levels = [layout.size for layout, _ in levels]
+    return Pyramid(
+        Level(chosen, outer, starts, sizes), sizes_of_levels, len(stack), left_out, georeference(first)
+    )
+
+
+def level_arrays(
+    path: str, source: Source, cache: ChunkCache, page: int | None = None, name: str = ""
+) -> tuple[str, list[Array]]:
+    """Return all levels as arrays, and a letter for each axis: I for those of the stack."""
+    sizes, levels = read_pyramid(TiffFile(source), 0, page).sizes, []
+    for number in range(len(sizes)):
+        level = read_pyramid(TiffFile(source), number, page).level
+        key = f"{name} level {number}"
+        levels.append(
+            Pages(path, DATA, level.layout, level.outer, level.starts, level.sizes, source, cache, key)
+        )
+    axes = levels[0].layout.axes
+    return "I" * (levels[0].ndim - len(axes)) + axes, [*levels]
+
+
+def _layout(page: Directory, order: str) -> Layout | None:
+    """Return the layout of a page; None where it is not read."""
+    try:
+        return Layout.of(page, order)
+    except BatchplantError:
+        return None
+
+
+def _is_level(full: Layout, last: Layout, layout: Layout) -> bool:
+    """True for the same image, smaller than the last level."""
+    # The lowest levels of NDPI have no slices.
+    names = ("axes", "dtype") if full.sliced else ("axes", "dtype", "tiled")
+    alike = all(getattr(full, name) == getattr(layout, name) for name in names)
+    (height, width), (h, w), (before_h, before_w) = full.size, layout.size, last.size
+    smaller = h <= before_h and w <= before_w and (h, w) != (before_h, before_w)
+    off = min(abs(w - width * h / height), abs(h - height * w / width))
+    other = [size for axis, size in zip(full.axes, full.shape, strict=True) if axis not in "YX"]
+    other_of_level = [size for axis, size in zip(layout.axes, layout.shape, strict=True) if axis not in "YX"]
+    return alike and smaller and off <= ROUNDED and other == other_of_level
+
+
+def ome_axes(description: str) -> tuple[int, ...]:
+    """Return the sizes of T, C and Z of OME-XML, slowest first, those above 1.
+
+    None without OME-XML, and where it puts pages into another order than that in the file.
+    """
+    if "<OME" not in description[:4096]:
+        return ()
+    pixels: list[dict[str, str]] = []
+    samples: list[int] = []
+    planes: list[dict[str, str]] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition(" ")[2]
+        if name == "Pixels":
+            pixels.append(attributes)
+        elif name == "Channel" and len(pixels) == 1:
+            samples.append(int(attributes.get("SamplesPerPixel", "1")))
+        elif name == "TiffData" and len(pixels) == 1:
+            planes.append(attributes)
+
+    try:
+        Parser(start, lambda _: None, lambda _: None, "OME-TIFF").feed(description.encode(), True)
+        order = pixels[0]["DimensionOrder"]
+        sizes = {axis: int(pixels[0][f"Size{axis}"]) for axis in "TCZ"}
+        # Colours of a pixel lie in one page.
+        sizes["C"] = len(samples) or sizes["C"]
+        names = [axis for axis in reversed(order) if axis in "TCZ"]
+        for plane in planes:
+            number = 0
+            for axis in names:
+                number = number * sizes[axis] + int(plane.get(f"First{axis}", "0"))
+            if int(plane.get("IFD", number)) != number:
+                return ()
+        return _without_ones([sizes[axis] for axis in names])
+    except (BatchplantError, LookupError, ValueError) as error:
+        raise DamagedError(f"its OME-XML is damaged: {error}") from None
+
+
+def _without_ones(sizes: Sequence[int]) -> tuple[int, ...]:
+    if min(sizes) < 1:
+        raise ValueError(f"sizes {tuple(sizes)}")
+    return tuple(size for size in sizes if size > 1)

@@ -1,1 +1,0 @@
-"""TIFF files for the formats that read them: directories, levels, tiles, georeference."""
