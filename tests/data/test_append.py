@@ -19,8 +19,8 @@ import repository
 from batchplant.cli import main
 from batchplant.data.tensors import TENSORS
 from batchplant.formats.registry import all_formats
-from batchplant.storage import checksums, commit, file_patches, index
-from batchplant.storage.index import container
+from batchplant.storage import checksums, commit, index
+from batchplant.storage.index import sidecar
 from batchplant.storage.partial import Spool
 from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, jpeg, pixels
 from processes import PATIENCE
@@ -385,7 +385,7 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     write(path, {"n": bp.Int()}, [{"n": 0}])
     half, go = threading.Event(), threading.Event()
-    copy = file_patches._copy
+    copy = commit._copy
 
     def slowly(source, target, size, at):
         os.pwrite(target, b'{"n":', at)
@@ -393,7 +393,7 @@ def test_who_opens_it_while_it_is_written_waits(tmp_path, monkeypatch):
         assert go.wait(PATIENCE)
         copy(source, target, size, at)
 
-    monkeypatch.setattr(file_patches, "_copy", slowly)
+    monkeypatch.setattr(commit, "_copy", slowly)
     waits = threading.Event()
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: waits.set())
     writer = threading.Thread(target=write, args=(path, None, [{"n": 1}]), kwargs={"mode": "append"})
@@ -416,8 +416,8 @@ def test_a_full_disk_is_told_before_anything_changes(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     write(path, {"n": bp.Int()}, [{"n": 0}])
     before = path.read_bytes()
-    monkeypatch.setattr(file_patches, "_fallocate", lambda: lambda *args: -1)
-    monkeypatch.setattr(file_patches.ctypes, "get_errno", lambda: 28)
+    monkeypatch.setattr(commit, "_fallocate", lambda: lambda *args: -1)
+    monkeypatch.setattr(commit.ctypes, "get_errno", lambda: 28)
     with pytest.raises(OSError, match="No space left"):
         write(path, None, [{"n": 1}], mode="append")
     assert path.read_bytes() == before
@@ -588,9 +588,9 @@ def test_an_index_grows_with_its_file(tmp_path, monkeypatch, suffix, ours):
             file.write(rows.partition(b"\n")[2] if suffix == ".csv" else rows)
     grown = bp.open(path, index="write")
     assert grew[-1]
-    kept = container.read(place)
+    kept = sidecar.read(place)
     whole = bp.open(path, index="rebuild")
-    result = container.read(place)
+    result = sidecar.read(place)
     assert grown.schema == whole.schema
     assert len(grown) == len(whole) == 50
     assert kept.header["facts"] == result.header["facts"]

@@ -23,7 +23,7 @@ import processes
 from batchplant import _native
 from batchplant.formats.webdataset.layout import Note
 from batchplant.storage import open_source
-from batchplant.storage.index import container
+from batchplant.storage.index import sidecar
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg, pixels, png
 from batchplant.testing.damage import memory_bounded
@@ -826,12 +826,12 @@ def test_an_index_whose_extensions_are_no_text_is_made_anew(tmp_path):
     path = Path(written(tmp_path / "a.tar", 8_500, {"b": bp.Bytes()}, lambda n: {"b": bytes(10)}))
     bp.open(path).close()
     side_car = Path(f"{path}.bpindex")
-    header, start, data = container.read(side_car)
+    header, start, data = sidecar.read(side_car)
     header["facts"]["extensions"] = [[name] for name in header["facts"]["extensions"]]
     text = json.dumps(header).encode()
     sizes = struct.pack("<II", len(text), _native.crc32c(text))
-    head = container.MAGIC + sizes + text
-    side_car.write_bytes(head + bytes(-len(head) % container.ALIGN) + data[start:].tobytes())
+    head = sidecar.MAGIC + sizes + text
+    side_car.write_bytes(head + bytes(-len(head) % sidecar.ALIGN) + data[start:].tobytes())
     with bp.open(path) as reader:
         assert reader[3]["b"] == bytes(10)
 

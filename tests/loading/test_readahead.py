@@ -19,7 +19,7 @@ from batchplant.loading.prefetch import PrefetchTuning, local, make_prefetcher
 from batchplant.loading.prefetch.local import LocalPrefetcher
 from batchplant.storage import platform
 from batchplant.storage.local import MappedSource, ReadaheadRun
-from batchplant.storage.readahead import BLOCK_BYTES, aligned_memory, read_spans
+from batchplant.storage.spans import BLOCK_BYTES, aligned_memory, read_spans
 from batchplant.testing.cases import jpeg
 from loaders import all_cold, in_thread, write_jpeg, write_raw
 from processes import PATIENCE

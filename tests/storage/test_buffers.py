@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from batchplant.storage.remote import buffers
+from batchplant.storage.remote import ranges
 from batchplant.storage.remote.client import TransientError
 
 SIZE = 2 << 20
@@ -14,7 +14,7 @@ SIZE = 2 << 20
 
 @pytest.fixture(autouse=True)
 def _nothing_free(monkeypatch):
-    monkeypatch.setattr(buffers, "_FREE", type(buffers._FREE)())
+    monkeypatch.setattr(ranges, "_FREE", type(ranges._FREE)())
 
 
 def address(array):
@@ -22,10 +22,10 @@ def address(array):
 
 
 def test_memory_is_used_again_when_nobody_holds_it():
-    first = buffers.take(SIZE)
+    first = ranges.take(SIZE)
     place = address(first)
     del first
-    again = buffers.take(SIZE - 1000)
+    again = ranges.take(SIZE - 1000)
     assert address(again) == place
     assert len(again) == SIZE - 1000
 
@@ -34,34 +34,34 @@ def test_memory_is_used_again_when_nobody_holds_it():
     "part", [lambda array: array[5:9], lambda array: memoryview(array)[5:9], lambda array: array[::2].T]
 )
 def test_a_part_holds_the_memory(part):
-    first = buffers.take(SIZE)
+    first = ranges.take(SIZE)
     first[:] = 7
     held = part(first)
     del first
     gc.collect()
-    other = buffers.take(SIZE)
+    other = ranges.take(SIZE)
     other[:] = 9
     assert (np.asarray(held) == 7).all()
     place = address(other)
     del held, other
-    assert {address(buffers.take(SIZE)), address(buffers.take(SIZE))} & {place}
+    assert {address(ranges.take(SIZE)), address(ranges.take(SIZE))} & {place}
 
 
 def test_what_is_too_large_for_the_need_is_left():
-    large = buffers.take(8 * SIZE)
+    large = ranges.take(8 * SIZE)
     place = address(large)
     del large
-    assert address(buffers.take(SIZE)) != place
+    assert address(ranges.take(SIZE)) != place
 
 
 def test_few_wait_for_their_next_use():
-    held = [buffers.take(SIZE) for _ in range(3 * buffers.MAX_FREE_BUFFERS)]
+    held = [ranges.take(SIZE) for _ in range(3 * ranges.MAX_FREE_BUFFERS)]
     del held
-    assert len(buffers._FREE) == buffers.MAX_FREE_BUFFERS
-    huge = buffers.take(buffers.MAX_FREE_BYTES + 1)
-    buffers._FREE.clear()
+    assert len(ranges._FREE) == ranges.MAX_FREE_BUFFERS
+    huge = ranges.take(ranges.MAX_FREE_BYTES + 1)
+    ranges._FREE.clear()
     del huge
-    assert not buffers._FREE
+    assert not ranges._FREE
 
 
 def test_many_threads_never_get_the_same():
@@ -69,7 +69,7 @@ def test_many_threads_never_get_the_same():
 
     def work(number):
         for _ in range(50):
-            mine = buffers.take(SIZE)
+            mine = ranges.take(SIZE)
             mine[:4096] = number
             if not (mine[:4096] == number).all():
                 wrong.append(number)
@@ -85,9 +85,9 @@ def test_many_threads_never_get_the_same():
 def test_chunks_fill_it():
     data = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8).tobytes()
     chunks = [data[at : at + 70_000] for at in range(0, SIZE, 70_000)]
-    assert buffers.fill(SIZE, chunks, "s3://a/b", 5).tobytes() == data
-    assert buffers.fill(3, [b"abc"], "s3://a/b", 5).tobytes() == b"abc"
+    assert ranges.fill(SIZE, chunks, "s3://a/b", 5).tobytes() == data
+    assert ranges.fill(3, [b"abc"], "s3://a/b", 5).tobytes() == b"abc"
     with pytest.raises(TransientError, match="70000 of 2097152 bytes came"):
-        buffers.fill(SIZE, chunks[:1], "s3://a/b", 5)
+        ranges.fill(SIZE, chunks[:1], "s3://a/b", 5)
     with pytest.raises(TransientError, match="more than 2097151 bytes came"):
-        buffers.fill(SIZE - 1, chunks, "s3://a/b", 5)
+        ranges.fill(SIZE - 1, chunks, "s3://a/b", 5)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import batchplant as bp
-from batchplant.storage import Partial, commit, file_patches, partial_folder, recover
+from batchplant.storage import Partial, commit, partial_folder, recover
 
 CALLS = (
     "open", "write", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir", "link",
@@ -200,14 +200,14 @@ def test_bytes_go_behind_those_of_a_file_however_often(tmp_path):
     hidden = tmp_path / ".t.partial"
     hidden.mkdir()
     (hidden / "tail").write_bytes(b" and new")
-    [patch] = file_patches.planned(hidden, [file_patches.Patch("tail", "t", 3)])
+    [patch] = commit._plan_patches(hidden, [commit.Patch("tail", "t", 3)])
     for _ in range(2):
-        file_patches.carry_out(tmp_path, hidden, patch)
+        commit._write_patch(tmp_path, hidden, patch)
         assert (tmp_path / "t").read_bytes() == b"old and new"
     # What has taken its place is somebody else's.
     (tmp_path / "u").write_bytes(b"mine")
     os.replace(tmp_path / "u", tmp_path / "t")
-    file_patches.carry_out(tmp_path, hidden, patch)
+    commit._write_patch(tmp_path, hidden, patch)
     assert (tmp_path / "t").read_bytes() == b"mine"
 
 

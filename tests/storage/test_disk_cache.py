@@ -24,7 +24,7 @@ import pytest
 
 import processes
 from batchplant.errors import AccessError, BusyError, OptionError
-from batchplant.storage.remote import cache_folder, disk
+from batchplant.storage.remote import disk
 from batchplant.storage.remote.disk import DiskCache, open_cache
 from batchplant.testing.damage import EXHAUSTIVE
 
@@ -59,7 +59,7 @@ def drafts_in(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """As another process would hold the lock."""
-    with open(folder / cache_folder.FILE_NAME, "rb+") as file:
+    with open(folder / disk.FILE_NAME, "rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -81,11 +81,11 @@ def taken(folder: Path) -> int:
 def check_total(folder: Path) -> None:
     """The total is not lower than what it counts."""
     with locked(folder):
-        cache = cache_folder.CacheFolder.__new__(cache_folder.CacheFolder)
-        cache.folder, cache._unit = str(folder), cache_folder.MIN_FILE_BYTES
+        cache = disk.CacheFolder.__new__(disk.CacheFolder)
+        cache.folder, cache._unit = str(folder), disk.MIN_FILE_BYTES
         counted = cache.count()[0]
-        data = (folder / cache_folder.FILE_NAME).read_bytes()
-    output = cache_folder.RECORD.unpack(data[: cache_folder.RECORD.size])[1]
+        data = (folder / disk.FILE_NAME).read_bytes()
+    output = disk.RECORD.unpack(data[: disk.RECORD.size])[1]
     assert output >= counted
 
 
@@ -232,7 +232,7 @@ def clock() -> Iterator[Clock]:
 @contextlib.contextmanager
 def clocked() -> Iterator[Clock]:
     clock = Clock()
-    with mock.patch.object(disk, "time", clock), mock.patch.object(cache_folder, "time", clock):
+    with mock.patch.object(disk, "time", clock):
         yield clock
 
 
@@ -405,7 +405,7 @@ def test_eviction_is_what_a_simple_model_says(
                 assert before[0] + cost > most - 10_000
                 last = min(gone, key=need)
                 now = cache.space.count()[0]
-                assert now + cache.space.cost(sizes[last]) > most - most // cache_folder.EVICTED_SHARE - 1000
+                assert now + cache.space.cost(sizes[last]) > most - most // disk.EVICTED_SHARE - 1000
             assert taken(folder) <= most
     shutil.rmtree(folder)
 
@@ -476,7 +476,7 @@ def test_a_total_that_is_too_high_is_corrected(tmp_path: Path) -> None:
 def test_a_total_that_is_damaged_is_counted_anew(tmp_path: Path, data: bytes) -> None:
     cache = DiskCache(tmp_path, 200_000)
     cache.put(KEY, 0, bytes_of("a", 0, 150_000))
-    (tmp_path / cache_folder.FILE_NAME).write_bytes(data)
+    (tmp_path / disk.FILE_NAME).write_bytes(data)
     cache.put(KEY, 1, bytes_of("a", 1, 150_000))
     assert kept(cache) == [1]
     assert taken(tmp_path) <= 200_000
@@ -487,7 +487,7 @@ def test_a_total_from_before_a_power_cut_is_counted_anew(tmp_path: Path) -> None
     cache.put(KEY, 0, bytes_of("a", 0, 150_000))
     with (
         cache.space._total.locked(0),
-        mock.patch.object(cache_folder, "current_boot_id", return_value=bytes(15) + b"x"),
+        mock.patch.object(disk, "current_boot_id", return_value=bytes(15) + b"x"),
     ):
         cache.space._total.write(10)
     cache.put(KEY, 1, bytes_of("a", 1, 150_000))
@@ -507,7 +507,7 @@ def test_a_disk_that_fills_up_takes_blocks_from_the_cache(tmp_path: Path) -> Non
 
     def nearly_full(path: object) -> SimpleNamespace:
         """Another program has taken all but a little of what shall stay free."""
-        free = cache_folder.MIN_FREE_BYTES + 30_000 + before - in_files()
+        free = disk.MIN_FREE_BYTES + 30_000 + before - in_files()
         return SimpleNamespace(f_bavail=free // 4096, f_blocks=whole.f_blocks, f_frsize=4096)
 
     with mock.patch.object(os, "statvfs", nearly_full):
@@ -548,7 +548,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="has to be a folder"):
             DiskCache(path, 1000)
     (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / cache_folder.FILE_NAME).symlink_to(tmp_path / "file")
+    (tmp_path / "linked" / disk.FILE_NAME).symlink_to(tmp_path / "file")
     with pytest.raises(AccessError, match="cannot be used"):
         DiskCache(tmp_path / "linked", 1000)
     assert (tmp_path / "file").read_bytes() == b"mine"
@@ -862,7 +862,7 @@ def test_a_stopped_process_stops_nobody(tmp_path: Path) -> None:
         assert cache.get(KEY, 1, 1000) is not None
 
 
-@pytest.mark.parametrize(("touches", "waited"), [(0, 10), (3, 40), (1000, 10 * cache_folder.MAX_WAIT_FACTOR)])
+@pytest.mark.parametrize(("touches", "waited"), [(0, 10), (3, 40), (1000, 10 * disk.MAX_WAIT_FACTOR)])
 def test_who_holds_the_lock_for_long_shows_that_it_lives(tmp_path: Path, touches: int, waited: int) -> None:
     cache = DiskCache(tmp_path, 1 << 20)
     clock = Clock()
@@ -874,11 +874,11 @@ def test_who_holds_the_lock_for_long_shows_that_it_lives(tmp_path: Path, touches
         pauses += 1
         # The holder gives a sign every ten seconds.
         if pauses % 2 == 0 and pauses <= 2 * touches:
-            os.utime(tmp_path / cache_folder.FILE_NAME, (pauses, pauses))
+            os.utime(tmp_path / disk.FILE_NAME, (pauses, pauses))
 
     clock.sleep = sleep
     waiting = cache.space._total.locked(10)
-    with locked(tmp_path), mock.patch.object(cache_folder, "time", clock), pytest.raises(BusyError), waiting:
+    with locked(tmp_path), mock.patch.object(disk, "time", clock), pytest.raises(BusyError), waiting:
         pass
     assert clock.now - begin == waited
 
@@ -891,10 +891,10 @@ def test_counting_shows_that_it_lives(tmp_path: Path) -> None:
         cache.put(KEY, 0, bytes_of("a", 0, 90_000))
     assert cache.space.evicted
     assert touched.call_count >= 8
-    before = os.stat(tmp_path / cache_folder.FILE_NAME).st_mtime_ns
-    os.utime(tmp_path / cache_folder.FILE_NAME, (1, 1))
+    before = os.stat(tmp_path / disk.FILE_NAME).st_mtime_ns
+    os.utime(tmp_path / disk.FILE_NAME, (1, 1))
     cache.space._total.touch()
-    assert os.stat(tmp_path / cache_folder.FILE_NAME).st_mtime_ns >= before
+    assert os.stat(tmp_path / disk.FILE_NAME).st_mtime_ns >= before
 
 
 def test_a_fork_goes_on_with_the_cache(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from batchplant.formats import registry
 from batchplant.formats.base.options import own_options
 from batchplant.formats.registry import find
 from batchplant.storage import RemoteSource, Source, index, open_source
-from batchplant.storage.index import container, progress, sets, sidecar
+from batchplant.storage.index import progress, sets, sidecar
 from batchplant.testing.damage import EXHAUSTIVE, cut_points
 from processes import PATIENCE
 from toy_index import Size, Toy, load, write_records
@@ -234,7 +234,7 @@ def test_an_error_of_the_scanner_leaves_nothing_and_comes_once(data: Path) -> No
 # -- what is stored ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*container.DTYPES, ">i4"])
+@pytest.mark.parametrize("dtype", [*sidecar.DTYPES, ">i4"])
 def test_every_dtype_and_shape_comes_back(tmp_path: Path, dtype: str) -> None:
     path = write_records(tmp_path / "a.toy", [b"abc"])
     rng = np.random.default_rng(1)
@@ -316,7 +316,7 @@ def test_a_flipped_bit_anywhere_does_no_harm(small: tuple[Path, bytes]) -> None:
         assert right(loaded, path), at
         ignored += not loaded.built
     # Only the zeros between the parts are free to change.
-    assert ignored < 3 * container.ALIGN
+    assert ignored < 3 * sidecar.ALIGN
 
 
 VALUES = st.recursive(
@@ -340,7 +340,7 @@ def test_a_header_that_lies_does_no_harm(
     # Hundreds of times is slow on a busy disk.
     with mock.patch.object(os, "fsync"):
         load(path, Toy())
-        header, start, data = container.read(beside(path))
+        header, start, data = sidecar.read(beside(path))
         (header["arrays"]["starts"] if key in header["arrays"]["starts"] else header)[key] = value
         text = json.dumps(header).encode()
         forge(path, text, data[start:].tobytes())
@@ -354,8 +354,8 @@ def forge(path: Path, text: bytes, arrays: bytes = bytes(64)) -> None:
 
 def forge_at(place: Path, text: bytes, arrays: bytes) -> None:
     crc = batchplant._native.crc32c(text)
-    head = container.MAGIC + Size.pack(len(text)) + Size.pack(crc) + text
-    place.write_bytes(head + bytes(-len(head) % container.ALIGN) + arrays)
+    head = sidecar.MAGIC + Size.pack(len(text)) + Size.pack(crc) + text
+    place.write_bytes(head + bytes(-len(head) % sidecar.ALIGN) + arrays)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def forge_at(place: Path, text: bytes, arrays: bytes) -> None:
 )  # fmt: skip
 def test_an_array_that_cannot_be_is_not_followed(small: tuple[Path, bytes], entry: Any) -> None:
     path, _ = small
-    header, _, _ = container.read(beside(path))
+    header, _, _ = sidecar.read(beside(path))
     if entry:
         size = int(np.prod(entry["shape"], dtype=object)) * 8 if isinstance(entry["shape"], list) else 8
         entry["crc"] = batchplant._native.crc32c(bytes(size if 0 <= size <= 64 else 0))
@@ -1024,7 +1024,7 @@ def test_formats_with_an_index(
             assert [sample["data"] for sample in reader] == cells
     # Whatever a side-car says, a reader gives cells that are right or one of our errors.
     content = Path(row["place"]).read_bytes()
-    header, start, data = container.read(Path(row["place"]))
+    header, start, data = sidecar.read(Path(row["place"]))
     rng = np.random.default_rng(3)
     for _ in range(20):
         damaged = data[start:].copy()
@@ -1091,7 +1091,7 @@ def test_files_that_are_gone_leave_the_index_of_a_folder(
     write_records(paths[1], [b"new"])
     # Only those that are named are indexed; of the others, those stay that are as they were.
     run_json(capsys, paths[2], paths[3], "--force")
-    index_set = sets.IndexSet("", container.read(tmp_path / "many" / "_index.bpindex"))
+    index_set = sets.IndexSet("", sidecar.read(tmp_path / "many" / "_index.bpindex"))
     assert list(index_set) == ["2.toy", "3.toy"]
 
 

@@ -147,7 +147,7 @@ def test_ctrl_c_ends_the_wait_for_a_server(url, proxy, what, monkeypatch, tmp_pa
 def test_a_server_that_was_never_there_is_waited_for_shortly(url, monkeypatch):
     """A wrong endpoint is told in seconds, whatever the window of an epoch is."""
     options = StorageOptions(retry_seconds=3600)
-    from batchplant.storage.remote.outage import MAX_OPENING_SECONDS, Outage
+    from batchplant.storage.remote.client import MAX_OPENING_SECONDS, Outage
 
     outage = Outage("s3://bucket", options.retry_seconds)
     assert outage.window == MAX_OPENING_SECONDS

@@ -20,7 +20,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant.storage import Partial, commit, partial_folder, recover, targets
-from batchplant.storage.index import container
+from batchplant.storage.index import sidecar
 from batchplant.storage.remote.disk import DiskCache
 from batchplant.storage.work import leftovers
 
@@ -390,7 +390,7 @@ def test_blocks_and_indexes_of_another_user_are_not_used(shared):
     def look() -> None:
         assert DiskCache(shared, 1 << 20).get(key, 0, 100) is None
         with pytest.raises(PermissionError):
-            container.read(shared / "planted.bpindex")
+            sidecar.read(shared / "planted.bpindex")
 
     (shared / "planted.bpindex").write_bytes(b"BPINDEX")
     os.chown(shared / "planted.bpindex", ATTACKER, ATTACKER)

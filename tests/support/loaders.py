@@ -20,7 +20,7 @@ from batchplant.codecs.media import image
 from batchplant.loading.loader import Loader
 from batchplant.schema.columns import I64
 from batchplant.storage.local import MappedSource
-from batchplant.storage.readahead import read_spans
+from batchplant.storage.spans import read_spans
 from processes import PATIENCE
 
 

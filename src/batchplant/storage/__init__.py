@@ -8,8 +8,7 @@ base classes and the loader call it. It knows bytes and names; it knows no schem
 from __future__ import annotations
 
 from . import tree
-from .commit import put_file, recover, sync
-from .file_patches import Patch
+from .commit import Patch, put_file, recover, sync
 from .files import check_regular, files_below, is_below, is_plain, open_local, open_regular, tag_of
 from .local import MappedSource, PathSource, PathSources
 from .notes import NOTE_ERRORS, parse, parse_object

@@ -14,7 +14,9 @@ it names: a file that has taken the place of one of these since stays untouched.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import functools
 import json
 import os
 import secrets
@@ -22,13 +24,11 @@ import shutil
 import stat
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BatchplantError, BusyError, DamagedError, ExistsError
-from . import file_patches
-from .file_patches import Patch
 from .platform import descriptor_path, exchange, try_lock
 
 NOTE_NAME = ".batchplant.commit"
@@ -41,9 +41,6 @@ POLL_SECONDS = 0.01
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # More files than this are synced by one sync of everything.
 MAX_SINGLE_SYNCS = 16
-
-RENAME_EXCHANGE = 2
-AT_FDCWD = -100
 
 
 def commit(
@@ -62,7 +59,7 @@ def commit(
     folder = staging.parent
     moves = list(moves)
     removed = [name for name in removes if os.path.lexists(folder / name)]
-    planned_patches = file_patches.planned(staging, patches)
+    planned_patches = _plan_patches(staging, patches)
     for inside, name in moves:
         _check(staging / inside, folder / name)
     alone = len(moves) == 1 and not removed and not planned_patches and "/" not in moves[0][1]
@@ -83,7 +80,7 @@ def commit(
     fd = _begin(folder)
     try:
         try:
-            with file_patches.reserving(folder, planned_patches):
+            with _reserving(folder, planned_patches):
                 _write(fd, json.dumps(plan).encode() + b"\n")
                 sync(folder)
         except BaseException:
@@ -217,7 +214,7 @@ def _pinned(folder: str | Path) -> Iterator[Path]:
 def _patience(fd: int) -> float:
     """Return the seconds that the note's change may take beyond some renames."""
     try:
-        return file_patches.patience(json.loads(_read(fd))["patches"])
+        return sum(int(patch["size"]) for patch in json.loads(_read(fd))["patches"]) / MIN_DISK_SPEED
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
 
@@ -345,7 +342,7 @@ def _is_ours(folder: Path, plan: Any) -> bool:
             os.fsencode(name)
         if not plain or not all(isinstance(number, int) for _, _, number in plan["moves"]):
             return False
-        if not file_patches.are_sound(patches) or not isinstance(plan["old"], dict):
+        if not _are_sound(patches) or not isinstance(plan["old"], dict):
             return False
         if plan["folder"] != os.stat(folder).st_ino:
             return False
@@ -386,12 +383,12 @@ def _carry_out(folder: Path, plan: dict[str, Any], staging: Path, *, only_old: b
         return fits
 
     for patch in plan["patches"]:
-        file_patches.carry_out(folder, staging, patch)
+        _write_patch(folder, staging, patch)
     for number, (inside, name, inode) in enumerate(plan["moves"]):
         staged = staging / inside
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(staged).st_ino == inode and replaces(name):
-                file_patches.make_parents(folder, name)
+                _make_parents(folder, name)
                 _replace(staged, folder / name, staging / f"replaced-{number}")
     below = {(folder / name).parent for _, name, _ in plan["moves"] if "/" in name}
     sync_all(below)
@@ -485,3 +482,117 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+# -- bytes that are written into existing files ----------------------------------------------------------
+
+COPY_BYTES = 8 << 20
+FALLOC_FL_KEEP_SIZE = 1
+# Bytes per second of the slowest disk that a reader waits for.
+MIN_DISK_SPEED = 8 << 20
+
+
+class Patch(NamedTuple):
+    """A file of the staging directory whose bytes go into a file beside it, from byte ``at`` on.
+
+    The plan of the change has the offset, so that a process that finishes it writes the same bytes at the
+    same place, however much of that was done before.
+    """
+
+    inside: str
+    name: str
+    at: int
+
+
+def _plan_patches(staging: Path, patches: Iterable[Patch]) -> list[dict[str, Any]]:
+    """Return the patches as written in a plan: with inode and size of the file that they are for."""
+    entries: list[dict[str, Any]] = []
+    for inside, name, offset in patches:
+        status = os.lstat(staging.parent / name)
+        size = os.lstat(staging / inside).st_size
+        if not stat.S_ISREG(status.st_mode) or offset > status.st_size:
+            raise BusyError("it has changed meanwhile; try again", path=staging.parent / name)
+        entries.append(
+            {"inside": inside, "name": name, "at": offset, "size": size, "inode": status.st_ino,
+             "before": status.st_size}
+        )  # fmt: skip
+    # A file may get several; its final size is the largest end.
+    ends: dict[str, int] = {}
+    for entry in entries:
+        ends[entry["name"]] = max(ends.get(entry["name"], entry["before"]), entry["at"] + entry["size"])
+    return [{**entry, "after": ends[entry["name"]]} for entry in entries]
+
+
+def _are_sound(patches: Any) -> bool:
+    """Return whether patches of a plan have the right types."""
+    numbers = ("at", "size", "inode", "before", "after")
+    return all(all(type(patch[key]) is int and patch[key] >= 0 for key in numbers) for patch in patches)
+
+
+@functools.cache
+def _fallocate() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+
+
+@contextlib.contextmanager
+def _reserving(folder: Path, patches: list[dict[str, Any]]) -> Iterator[None]:
+    """Reserve disk space before the change is decided; release it if that fails."""
+    reserve = _fallocate()
+    grown = {patch["name"]: patch for patch in patches if patch["after"] > patch["before"]}
+    try:
+        for name, patch in grown.items():
+            with _opened(folder / name) as fd:
+                start, size = patch["before"], patch["after"] - patch["before"]
+                args = (ctypes.c_long(start), ctypes.c_long(size))
+                if reserve is not None and reserve(fd, FALLOC_FL_KEEP_SIZE, *args) != 0:
+                    code = ctypes.get_errno()
+                    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                        raise OSError(code, os.strerror(code), str(folder / name))
+        yield
+    except BaseException:
+        for name, patch in grown.items():
+            with contextlib.suppress(OSError), _opened(folder / name) as fd:
+                os.ftruncate(fd, patch["before"])
+        raise
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write_patch(folder: Path, staging: Path, patch: dict[str, Any]) -> None:
+    """Write the bytes, unless another file has the name by now."""
+    with contextlib.suppress(FileNotFoundError), _opened(folder / patch["name"]) as out:
+        status = os.fstat(out)
+        if status.st_ino != patch["inode"] or not patch["before"] <= status.st_size <= patch["after"]:
+            return
+        with _opened(staging / patch["inside"]) as data:
+            _copy(data, out, patch["size"], patch["at"])
+        os.fsync(out)
+
+
+def _copy(source: int, target: int, size: int, offset: int) -> None:
+    done = 0
+    while done < size:
+        view = memoryview(os.pread(source, min(COPY_BYTES, size - done), done))
+        if not view:
+            raise BatchplantError("the bytes to append are gone")
+        while view:
+            written = os.pwrite(target, view, offset + done)
+            view, done = view[written:], done + written
+
+
+def _make_parents(folder: Path, name: str) -> None:
+    """Create the parent folders of a name; no link may lead out of ours."""
+    path = folder
+    for part in name.split("/")[:-1]:
+        path = path / part
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise BatchplantError("it is no folder, so nothing can be written below it", path=path)

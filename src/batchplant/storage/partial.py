@@ -21,8 +21,7 @@ from typing import Any
 from .. import _native
 from ..errors import BatchplantError, BusyError, ExistsError, WriteError
 from ..schema.columns import as_bytes
-from .commit import WRITABLE_BY_OTHERS, put_file
-from .file_patches import Patch
+from .commit import WRITABLE_BY_OTHERS, Patch, put_file
 from .platform import lock, try_lock
 from .targets import LocalTarget, target_of
 from .work import LOCK, STATE, TURN, drop, empty

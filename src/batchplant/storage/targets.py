@@ -29,8 +29,7 @@ from typing import Any
 
 from ..errors import AccessError, BatchplantError, BusyError, ExistsError, NotFoundError, OptionError
 from . import uploads
-from .commit import NOTE_NAME, commit, is_decided, put_file, recover, sync_all
-from .file_patches import Patch
+from .commit import NOTE_NAME, Patch, commit, is_decided, put_file, recover, sync_all
 from .files import is_below
 from .remote import Entry, RefusedError
 from .urls import Url, is_remote, join, like, parent, place_of

@@ -6,8 +6,7 @@ import argparse
 import os
 
 from ...errors import OptionError
-from ...storage.remote.cache_folder import FILE_NAME
-from ...storage.remote.disk import DiskCache, open_cache
+from ...storage.remote.disk import FILE_NAME, DiskCache, open_cache
 from ...storage.settings import DEFAULT_CACHE_BYTES, StorageOptions, settings_for
 
 

@@ -23,7 +23,7 @@ from ...errors import (
 )
 from ...schema import Field
 from ...storage import absolute, check_regular, is_remote, join, like, tree
-from ...storage.remote.store_options import options_for
+from ...storage.remote.obstore_client import options_for
 from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
 
 if TYPE_CHECKING:

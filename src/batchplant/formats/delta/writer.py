@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...codecs import arrow
 from ...schema import Schema
 from ...storage import is_remote, join, tree
-from ...storage.remote.store_options import options_for
+from ...storage.remote.obstore_client import options_for
 from ..base.lake import LakeWriter, check_same_fields, conflict, stored_schema, wrapped
 from .reader import LOG, library, open_table
 

@@ -22,7 +22,7 @@ from ...schema.columns import I32, I64, Column, Columns, Ragged, starts_of
 from ...storage import Entry, Source, check_regular, is_plain, is_remote, join, like, open_source
 from ...storage.cache import ChunkCache
 from ...storage.index import FileGroup
-from ...storage.remote.store_options import options_for
+from ...storage.remote.obstore_client import options_for
 from ...storage.spans import Spans
 from ..base.ipc import Part
 from ..base.lake import as_time, first_line, wrapped

@@ -13,7 +13,7 @@ from ...data.writer import WriteOptions
 from ...errors import OptionError
 from ...schema import Schema, Video
 from ...storage import join, tree
-from ...storage.remote.store_options import options_for
+from ...storage.remote.obstore_client import options_for
 from ..base.lake import LakeWriter, check_same_fields, conflict, wrapped
 from .reader import BLOB, NAME, VERSIONS, LanceReader, library, name_of, open_table
 

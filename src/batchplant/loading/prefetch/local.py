@@ -24,8 +24,7 @@ from ...errors import BatchplantError
 from ...schema.columns import I64, U8
 from ...storage import MappedSource
 from ...storage.platform import available_memory
-from ...storage.readahead import Attached, ReadSpans, aligned_memory, read_spans
-from ...storage.spans import Spans, concat_spans
+from ...storage.spans import Attached, ReadSpans, Spans, aligned_memory, concat_spans, read_spans
 from .. import threads
 from ..executor import Executor
 from ..on_cpu import BufferPool

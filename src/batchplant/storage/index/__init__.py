@@ -1,7 +1,7 @@
 """The index of a file: the result of scanning it once, stored as ``NAME.bpindex`` beside it.
 
-A format that has to scan its file calls :func:`load`. container.py has the layout of an index file,
-sidecar.py checks whether it is fresh and writes it, sets.py has the combined index of many files of a folder,
+A format that has to scan its file calls :func:`load`. sidecar.py has the layout of an index
+file, checks whether it is fresh and writes it, sets.py has the combined index of many files of a folder,
 progress.py the progress bar.
 
 For a file on a server, :func:`load` looks in the user's cache, in the set of its folder and beside it, and
@@ -28,10 +28,9 @@ from ...errors import BatchplantError, OptionError
 from .. import NOTE_ERRORS, MappedSource, Source, beside, is_remote, open_source, side_car, tree
 from ..remote.source import LEAST
 from . import sets, sidecar
-from .container import DTYPES, Arrays, Facts, Index
 from .progress import Report, reporting
 from .sets import Member, Seen, prepare
-from .sidecar import Draft, FileGroup, SideCar, TooLongError, draft_path
+from .sidecar import DTYPES, Arrays, Draft, Facts, FileGroup, Index, SideCar, TooLongError, draft_path
 
 __all__ = [
     "MODES",

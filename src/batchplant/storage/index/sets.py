@@ -1,6 +1,6 @@
 """One index for many files of a folder: ``_index.bpindex``, so that a thousand shards are opened by one GET.
 
-It has the layout of container.py, with the kind ``set``. Its own arrays are ``names`` (of the files,
+It has the layout of sidecar.py, with the kind ``set``. Its own arrays are ``names`` (of the files,
 separated by slashes), ``entries`` and ``entry_offsets``: a JSON text for every file, with the content of the
 header of the file's own side-car, including its stamp. The arrays of all files follow one another, and each
 text has their offsets. So a file that changed makes its own entry stale, and no other.
@@ -33,9 +33,8 @@ from ...schema import Schema
 from ...schema.columns import I64, U8, as_bytes
 from .. import NOTE_ERRORS, absolute, is_remote, join, like, parent, parse_object, tree
 from ..remote import Got
-from . import container, sidecar
-from .container import Arrays, Content, Facts, Index, Parts
-from .sidecar import Draft, SideCar
+from . import sidecar
+from .sidecar import Arrays, Content, Draft, Facts, Index, Parts, SideCar
 
 NAME = "_index.bpindex"
 KIND, VERSION = "set", 1
@@ -194,14 +193,14 @@ def _read(place: str) -> IndexSet | None:
             return _read_local(place, status.st_ino, status.st_size, status.st_mtime_ns)
         listed = tree.listed(parent(place)) or {}
         data = sidecar.fetched(place, sum(entry.size for entry in listed.values()))
-        return None if data is None else IndexSet(place, container.parse(data))
+        return None if data is None else IndexSet(place, sidecar.parse(data))
     return None
 
 
 @functools.lru_cache(4)
 def _read_local(place: str, *state: int) -> IndexSet:
     """Return the set at a local path in this state; cached, because every file of it needs it."""
-    return IndexSet(place, container.read(Path(place)))
+    return IndexSet(place, sidecar.read(Path(place)))
 
 
 def prepare(paths: Iterable[str]) -> dict[str, str]:
@@ -242,7 +241,7 @@ def write(place: str, members: Iterable[Member]) -> int:
     with Draft(Path(place), WAIT_SECONDS) as draft:
         parts = _packed(place, new)
         draft.write(parts)
-    return container.size_of(parts)
+    return sidecar.size_of(parts)
 
 
 def drop(place: str, names: Iterable[str]) -> bool:
@@ -281,13 +280,13 @@ def _packed(place: str, new: dict[str, Member], removed: Iterable[str] = ()) -> 
         with contextlib.suppress(*ERRORS):
             if _is_same(like(place, join(parent(place), name)), entry["stamp"]):
                 arrays: Arrays = old.content.arrays(entry["arrays"])
-                entries, new_parts, end = container.lay_out(arrays, end)
+                entries, new_parts, end = sidecar.lay_out(arrays, end)
                 parts += new_parts
                 texts[name] = json.dumps({**entry, "arrays": entries}).encode()
                 summaries[name] = _summary(old, name)
     for name, member in new.items():
         index = member.seen.index
-        entries, new_parts, end = container.lay_out(index.arrays, end)
+        entries, new_parts, end = sidecar.lay_out(index.arrays, end)
         parts += new_parts
         texts[name] = json.dumps({**member.seen.car.header(index, entries), **_besides(member)}).encode()
         summaries[name] = member.samples, None if member.schema is None else Kind(member.label, member.schema)
@@ -301,7 +300,7 @@ def _packed(place: str, new: dict[str, Member], removed: Iterable[str] = ()) -> 
         "entry_offsets": np.cumsum([0, *(len(texts[name]) for name in names)], dtype=np.int64),
         **dict(zip(Listed._fields[:-1], listed[:-1], strict=True)),
     }
-    entries, new_parts, _ = container.lay_out(arrays_of_set, end)
+    entries, new_parts, _ = sidecar.lay_out(arrays_of_set, end)
     header = {
         "kind": KIND,
         "version": VERSION,
@@ -312,7 +311,7 @@ def _packed(place: str, new: dict[str, Member], removed: Iterable[str] = ()) -> 
         },
         "arrays": entries,
     }
-    return container.packed(header, [*parts, *new_parts])
+    return sidecar.packed(header, [*parts, *new_parts])
 
 
 def _summary(old: IndexSet, name: str) -> tuple[int, Kind | None]:

@@ -1,8 +1,8 @@
 """Objects on servers: clients, requests in flight, and caches in memory and on disk.
 
 clients.py makes single requests, fetch.py runs many of them at a time, blocks.py holds bytes in memory,
-disk.py caches chunks in a folder (cache_folder.py keeps it within its limit), and
-source.py has the :class:`~batchplant.storage.source.Source` that formats read from.
+disk.py caches chunks in a folder, and source.py has the :class:`~batchplant.storage.source.Source` that
+formats read from.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ import numpy as np
 
 from ...errors import AccessError
 from ..settings import DEFAULT_RETRY_SECONDS, FetchTuning
-from .client import TransientError
-from .outage import MIN_TRIES, Outage
+from .client import MIN_TRIES, Outage, TransientError
 
 # A request of this many bytes counts as one in flight, a smaller one as a fraction of at least this size.
 FULL_WEIGHT_BYTES, MIN_WEIGHT = 1 << 20, 1 / 8

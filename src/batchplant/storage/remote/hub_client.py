@@ -21,7 +21,7 @@ from ...schema.columns import U8
 from ..notes import NOTE_ERRORS, parse
 from ..settings import StorageOptions
 from ..urls import Place, hub_parts
-from . import buffers
+from . import ranges
 from .client import (
     BUSY,
     GONE,
@@ -242,7 +242,7 @@ class HubClient(Client):
         ]
         if len(parts) == 1:
             return parts[0]
-        data = buffers.fill(size, (part.data.data for part in parts), self._shown(name), 0)
+        data = ranges.fill(size, (part.data.data for part in parts), self._shown(name), 0)
         return Got(data, size, self._file(name).tag)
 
     # -- listings --------------------------------------------------------------------------------------

@@ -25,13 +25,16 @@ from urllib.parse import quote, urlsplit
 from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError, needs
 from ...schema.columns import U8
 from ..platform import private_copy
-from ..settings import StorageOptions
-from ..urls import Place
-from . import buffers, client, store_options
+from ..settings import StorageOptions, settings_for
+from ..urls import Place, is_remote, options_at, place_of
+from . import client, ranges
 from .client import (
     BUSY,
+    FIRST_PAUSE,
     GONE,
+    MAX_PAUSE,
     NO_SIZE,
+    PAUSE_GROWTH,
     REFUSED,
     BeyondError,
     Client,
@@ -44,7 +47,6 @@ from .client import (
     checked_size,
 )
 from .fetch import fetcher
-from .outage import FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH
 from .ranges import RangeRequests, RedirectedError, is_proxied
 
 # Limits of one request: it may be a large part over a slow link.
@@ -156,8 +158,8 @@ class ObstoreClient(Client):
     def _data(self, answer: Any, name: str) -> U8:
         """Return the bytes of an answer, checked as they come: ``bytes()`` would collect an endless body."""
         start, end = answer.range
-        chunks = answer.stream(min_chunk_size=max(1, min(buffers.READ_BYTES, end - start)))
-        return buffers.fill(end - start, chunks, self._shown(name), start)
+        chunks = answer.stream(min_chunk_size=max(1, min(ranges.READ_BYTES, end - start)))
+        return ranges.fill(end - start, chunks, self._shown(name), start)
 
     def get_whole(self, name: str) -> Got:
         self.requests += 1
@@ -409,7 +411,7 @@ def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float
     if not bucket:
         raise OptionError("this URL names no bucket", path=url)
     if place.scheme in ("s3", "s3a"):
-        credentials = {} if options.anonymous else store_options.aws_profile(options.profile)
+        credentials = {} if options.anonymous else _aws_profile(options.profile)
         endpoint = _s3_endpoint(options) or credentials.pop("endpoint", None)
         variable = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         credentials["region"] = options.region or variable or credentials.get("region") or "us-east-1"
@@ -493,3 +495,111 @@ def _library(file: str | None) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         return module
+
+
+# A profile with one of these has no static keys; boto3 can get some.
+CREDENTIAL_SOURCES = (
+    "role_arn",
+    "sso_start_url",
+    "sso_session",
+    "credential_process",
+    "web_identity_token_file",
+)
+KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
+
+
+def _aws_profile(profile: str | None) -> dict[str, Any]:
+    """Return options of S3Store for a profile: keys, region, endpoint, or a provider of credentials.
+
+    A named profile takes precedence over key variables; that of AWS_PROFILE and the default profile do not.
+    """
+    if profile is None and os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    named = profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+    section = _read(named or "default")
+    if section is None:
+        if named is None:
+            return {}
+        raise OptionError(f"there is no profile {named!r} in {_file('CONFIG')} or {_file('CREDENTIALS')}")
+    options = {name: section[key] for key, name in KEYS.items() if key in section}
+    if "aws_access_key_id" not in section and any(name in section for name in CREDENTIAL_SOURCES):
+        options["credential_provider"] = _provider(named or "default")
+    for key, name in (("region", "region"), ("endpoint_url", "endpoint")):
+        if section.get(key):
+            options[name] = section[key]
+    return options
+
+
+def _file(kind: str) -> str:
+    variable, name = {
+        "CREDENTIALS": ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        "CONFIG": ("AWS_CONFIG_FILE", "~/.aws/config"),
+    }[kind]
+    return os.path.expanduser(os.environ.get(variable) or name)
+
+
+def _read(profile: str) -> dict[str, str] | None:
+    # Imported here: few datasets need a profile.
+    import configparser
+
+    merged: dict[str, str] | None = None
+    for kind, section in (("CONFIG", f"profile {profile}"), ("CREDENTIALS", profile)):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(_file(kind), encoding="utf-8")
+        # The file may hold keys: none of it goes into a message.
+        except (OSError, ValueError, configparser.Error):
+            raise OptionError("it cannot be read as a file of profiles", path=_file(kind)) from None
+        for name in (section, *(["default"] if profile == "default" else [])):
+            if parser.has_section(name):
+                merged = {**(merged or {}), **dict(parser.items(name))}
+    return merged
+
+
+def _provider(profile: str) -> Any:
+    try:
+        import boto3  # type: ignore[import-not-found, unused-ignore]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise OptionError(
+            f"the profile {profile!r} gets its credentials from elsewhere (a role, SSO or a command), "
+            "and that needs boto3: pip install boto3"
+        ) from None
+    return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+
+
+def options_for(url: str) -> dict[str, str]:
+    """Return options by the names that object_store gives them, on which delta-rs is built.
+
+    Keys in the environment are not among them: the library reads them itself.
+    """
+    if not is_remote(url):
+        return {}
+    scheme, options = place_of(url).scheme, settings_for(str(url), options_at(url))
+    options_by_name: dict[str, str] = {}
+    endpoint = options.endpoint
+    if scheme in ("s3", "s3a"):
+        profile = {} if options.anonymous else _aws_profile(options.profile)
+        profile.pop("credential_provider", None)
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        endpoint = endpoint or profile.pop("endpoint", None)
+        region = options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        options_by_name = {f"aws_{name}": str(value) for name, value in profile.items()}
+        options_by_name["aws_region"] = region or options_by_name.get("aws_region") or "us-east-1"
+        if endpoint:
+            options_by_name["aws_endpoint"] = endpoint
+        if options.anonymous:
+            options_by_name["aws_skip_signature"] = "true"
+    elif scheme in ("gs", "gcs"):
+        options_by_name |= {"google_base_url": endpoint} if endpoint else {}
+        options_by_name |= {"google_skip_signature": "true"} if options.anonymous else {}
+    elif scheme not in ("http", "https"):
+        options_by_name |= {"azure_endpoint": endpoint} if endpoint else {}
+        options_by_name |= {"azure_skip_signature": "true"} if options.anonymous else {}
+    if endpoint and endpoint.startswith("http://"):
+        options_by_name["allow_http"] = "true"
+    return options_by_name

@@ -8,6 +8,7 @@ the right bytes, which obstore refuses. What is more than one range of one objec
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import socket
@@ -15,12 +16,17 @@ import struct
 import threading
 import time
 import weakref
+from collections import deque
+from collections.abc import Iterable
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from ...errors import AccessError, BatchplantError, NotFoundError, located
 from ...schema.columns import U8
-from . import buffers, client
+from ..platform import use_huge_pages
+from . import client
 from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError, checked_size
 from .fetch import fetcher
 
@@ -227,7 +233,7 @@ class _Answer:
         if not self._chunked and length is not None and length != str(last + 1 - first):
             self._try_again(f"{length[:20]} bytes are announced, and not {last + 1 - first}")
         with located(path=self._path, offset=start):
-            data = buffers.take(last + 1 - first)
+            data = take(last + 1 - first)
         done = self._read_chunks(data) if self._chunked else self._connection.read_into(data.data)
         if done < len(data):
             self._try_again(f"{done} of {len(data)} bytes came")
@@ -284,3 +290,65 @@ def _why(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the server cannot be reached"
     return BROKEN
+
+
+# Smaller arrays are allocated normally.
+MIN_REUSED_BYTES = 1 << 20
+# Number of free buffers to keep, and the largest that is kept.
+MAX_FREE_BUFFERS, MAX_FREE_BYTES = 4, 16 << 20
+# Bytes taken out of an answer at a time. Each time takes the GIL.
+READ_BYTES = 1 << 20
+
+_FREE: deque[mmap.mmap] = deque()
+
+
+def take(size: int) -> U8:
+    """Return an uninitialised array; its memory is reused when the array and all its views are gone."""
+    if size < MIN_REUSED_BYTES:
+        return np.empty(size, dtype=np.uint8)
+    try:
+        memory = _reuse(size) or _allocate(size)
+    except (OSError, OverflowError, ValueError):
+        raise AccessError(f"{size:,} bytes do not fit into memory") from None
+    lent: U8 = np.frombuffer(memory, dtype=np.uint8, count=size)
+    # Views keep the array alive: this runs when the last of them is gone, in any thread, and takes no lock.
+    weakref.finalize(lent, _give_back, memory).atexit = False
+    return lent
+
+
+def fill(size: int, chunks: Iterable[bytes | bytearray | memoryview], path: str, offset: int) -> U8:
+    """Return the bytes of an answer that comes in chunks; it must have ``size`` bytes."""
+    with located(path=path, offset=offset):
+        data, done = take(size), 0
+    for chunk in chunks:
+        part = np.frombuffer(chunk, dtype=np.uint8)
+        if done + len(part) > size:
+            raise TransientError(f"more than {size} bytes came", path=path, offset=offset)
+        data[done : done + len(part)] = part
+        done += len(part)
+    if done < size:
+        raise TransientError(f"{done} of {size} bytes came", path=path, offset=offset)
+    return data
+
+
+def _reuse(size: int) -> mmap.mmap | None:
+    for _ in range(len(_FREE)):
+        try:
+            memory = _FREE.popleft()
+        except IndexError:
+            break
+        if size <= len(memory) <= size + size // 4:
+            return memory
+        _FREE.append(memory)
+    return None
+
+
+def _allocate(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    use_huge_pages(memory)
+    return memory
+
+
+def _give_back(memory: mmap.mmap) -> None:
+    if len(memory) <= MAX_FREE_BYTES and len(_FREE) < MAX_FREE_BUFFERS:
+        _FREE.append(memory)

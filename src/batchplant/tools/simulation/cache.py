@@ -11,7 +11,7 @@ from ...loading.prefetch import PrefetchTuning
 from ...order.keyed import key_of, uniform
 from ...schema.columns import I64
 from ...storage.remote.blocks import CHUNK_BYTES
-from ...storage.remote.cache_folder import EVICTED_SHARE, needed
+from ...storage.remote.disk import EVICTED_SHARE, needed
 from .network import Clock
 from .plan import Plan
 
