@@ -24,7 +24,7 @@ from batchplant.codecs.arrow import (
     to_arrow,
     unfit,
 )
-from batchplant.codecs.arrow.buffers import flags_of, valid_of
+from batchplant.codecs.arrow.types import flags_of, valid_of
 from batchplant.codecs.cells import decode_cell, encode_samples
 from batchplant.errors import DecodeError
 from batchplant.schema import Schema

@@ -24,7 +24,7 @@ import batchplant as bp
 import processes
 import repository
 from batchplant import ops
-from batchplant.codecs.media import audio, mp3, sndfile, wav
+from batchplant.codecs.media import audio, wav
 from batchplant.codecs.media.audio import Header, Sound
 from batchplant.formats import registry
 
@@ -196,14 +196,14 @@ def test_a_window_decodes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in bytes that are taken from a minute of FLAC."""
     data = audio.encode(noise(60 * 8000), 8000, "flac")
     taken = 0
-    plain = sndfile.Memory.readinto
+    plain = audio.Memory.readinto
 
     def counted(self: Any, buffer: Any) -> int:
         nonlocal taken
         taken += len(buffer)
         return plain(self, buffer)
 
-    monkeypatch.setattr(sndfile.Memory, "readinto", counted)
+    monkeypatch.setattr(audio.Memory, "readinto", counted)
     audio.decode(data, 30 * 8000, 8000)
     assert 16_000 < taken < len(data) / 3
 
@@ -316,7 +316,7 @@ def test_mp3_that_does_not_tell_its_length() -> None:
     with soundfile.SoundFile(out, "w", 16000, 1, format="MP3", bitrate_mode="VARIABLE") as file:
         file.write(loud)
     whole = out.getvalue()
-    first = mp3.frame_at(memoryview(whole), 0)
+    first = audio.frame_at(memoryview(whole), 0)
     assert first is not None
     untold = whole[first.size :]
     sound = Sound(untold)

@@ -20,7 +20,7 @@ import processes
 from batchplant.cli import main
 from batchplant.cli.head import render
 from batchplant.codecs.infer import infer_image
-from batchplant.codecs.media import exif, ifd, image, pillow, tiff
+from batchplant.codecs.media import exif, image, pillow, tiff
 from batchplant.storage import limits
 from batchplant.testing.cases import cells, pixels
 
@@ -368,8 +368,8 @@ def tiff_of(**tags):
     names = {"width": 256, "height": 257, "bits": 258, "compression": 259, "photometric": 262, "samples": 277}
     names |= {"offsets": 273, "counts": 279, "rows": 278, "tile": 322, "tile_height": 323, "format": 339}
     names |= {"tile_offsets": 324, "tile_counts": 325}
-    result = {names[name]: ifd.Value(ifd.LONG, struct.pack("<I", value)) for name, value in tags.items()}
-    return b"II*\0" + struct.pack("<I", 8) + ifd.write(result, 8)
+    result = {names[name]: tiff.Value(tiff.LONG, struct.pack("<I", value)) for name, value in tags.items()}
+    return b"II*\0" + struct.pack("<I", 8) + tiff.write_directory(result, 8)
 
 
 FLOATS = {
@@ -504,7 +504,7 @@ def test_without_the_libraries_one_line_says_what_to_install(monkeypatch):
 
 def with_exif(encoding, orientation, order="<", icc=None, **options):
     notes = Pillow.Exif()
-    notes[ifd.ORIENTATION] = orientation
+    notes[tiff.ORIENTATION] = orientation
     notes[271] = "Maker"
     notes.get_ifd(0x8769)[33434] = (1, 50)
     notes.endian = order
@@ -548,7 +548,7 @@ def test_exif_and_profile_travel(source, target, order):
     assert (image.orientation(data), exif.read(data).icc) == (6, profile())
     theirs = Pillow.open(io.BytesIO(data))
     notes = theirs.getexif()
-    assert (notes[ifd.ORIENTATION], notes[271], notes.get_ifd(0x8769)[33434]) == (6, "Maker", (1, 50))
+    assert (notes[tiff.ORIENTATION], notes[271], notes.get_ifd(0x8769)[33434]) == (6, "Maker", (1, 50))
     theirs.load()
     assert theirs.info["icc_profile"] == profile()
     assert image.orientation(exif.attach(bare, encoding, exif.upright(result))) == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 import batchplant as bp
-from batchplant.codecs import sample
+from batchplant.codecs import msgpack as codec
 from batchplant.codecs.cells import cell_bytes, encode_samples
 from batchplant.schema.columns import Ragged
 from batchplant.testing.cases import all_cases, jpeg, pixels
@@ -26,7 +26,7 @@ EVERY = {
 
 
 def packed(schema, samples, **how):
-    return sample.pack(schema, encode_samples(schema, samples), **how)
+    return codec.pack(schema, encode_samples(schema, samples), **how)
 
 
 def records(*values):
@@ -36,7 +36,7 @@ def records(*values):
 
 def unpacked(schema, found, **how):
     schema = bp.Schema(schema)
-    columns = sample.unpack(schema, list(schema), found.data, found.starts, found.sizes, **how)
+    columns = codec.unpack(schema, list(schema), found.data, found.starts, found.sizes, **how)
     columns.check(schema)
     return columns
 
@@ -50,13 +50,13 @@ def test_every_kind_there_and_back(case, optional, numpy):
     schema = bp.Schema(before=bp.Text(), value=field)
     values = [None, *values, None] if optional else values
     columns = encode_samples(schema, [{"before": "x", "value": value} for value in values])
-    result = sample.pack(schema, columns, numpy=numpy)
+    result = codec.pack(schema, columns, numpy=numpy)
     again = unpacked(schema, result)
     cells = [cell_bytes(columns["value"], row) for row in range(len(values))]
     assert [cell_bytes(again["value"], row) for row in range(len(values))] == cells
     if isinstance(field, bp.Image) and columns["value"].shape is not None:
         assert again["value"].shape.tolist() == columns["value"].shape.tolist()
-    runs = sample.find(schema, "value", result.data, result.starts, result.sizes)
+    runs = codec.find(schema, "value", result.data, result.starts, result.sizes)
     numbers = isinstance(field, bp.Int | bp.Float | bp.Bool)
     whole_files = isinstance(field, bp.Tensor) and not field.flat
     assert (runs is None) == (numbers or (whole_files and field.cell is None))
@@ -132,7 +132,7 @@ def test_any_bytes_give_values_or_one_of_our_errors(junk, data):
     at = data.draw(st.integers(0, len(whole)))
     result = Ragged.from_cells([whole[:at] + junk + whole[at + data.draw(st.integers(0, 8)) :]])
     for name in schema:
-        for read, wanted in ((sample.unpack, [name]), (sample.find, name)):
+        for read, wanted in ((codec.unpack, [name]), (codec.find, name)):
             _, error = attempt(read, schema, wanted, result.data, result.starts, result.sizes)
             assert error is None or error.sample == 0
 
@@ -215,7 +215,7 @@ def test_records_that_are_damaged(record, reason, offset):
 
 def test_runs_outside_of_the_data():
     with pytest.raises(bp.DamagedError, match="does not lie in the file"):
-        sample.unpack(bp.Schema(x=bp.Int()), ["x"], np.zeros(4, np.uint8), np.array([2]), np.array([3]))
+        codec.unpack(bp.Schema(x=bp.Int()), ["x"], np.zeros(4, np.uint8), np.array([2]), np.array([3]))
 
 
 def test_npy_files_that_we_would_write_otherwise_stay_as_they_are():
@@ -225,25 +225,25 @@ def test_npy_files_that_we_would_write_otherwise_stay_as_they_are():
     out = io.BytesIO()
     np.save(out, fortran)
     columns["x"] = Ragged.from_cells([out.getvalue(), *columns["x"]])
-    again = unpacked(schema, sample.pack(schema, columns))
+    again = unpacked(schema, codec.pack(schema, columns))
     assert [cell.tobytes() for cell in again["x"]] == [cell.tobytes() for cell in columns["x"]]
 
 
 def test_cells_that_cannot_be_packed():
     schema = bp.Schema(x=bp.Tensor("int64", (None,)))
     with pytest.raises(bp.EncodeError, match="sample 1, field 'x': 5 bytes are not"):
-        sample.pack(schema, bp.Columns(x=Ragged.from_cells([bytes(8), bytes(5)])))
+        codec.pack(schema, bp.Columns(x=Ragged.from_cells([bytes(8), bytes(5)])))
     schema = bp.Schema(x=bp.Int(optional=True))
     with pytest.raises(bp.EncodeError, match=r"sample 0, field 'x': .* does not match its dtype"):
-        sample.pack(schema, bp.Columns(x=Ragged.from_cells([bytes(5)])))
+        codec.pack(schema, bp.Columns(x=Ragged.from_cells([bytes(5)])))
     huge = Ragged(np.zeros(0, np.uint8), np.array([0, 5, 2**32 + 5]))
-    assert list(sample.unfit(bp.Columns(x=huge))) == [1]
+    assert list(codec.unfit(bp.Columns(x=huge))) == [1]
 
 
 def test_fields_that_are_not_asked_for_are_not_looked_at():
     schema = bp.Schema(a=bp.Int(), image=bp.Image(), z=bp.Text())
     result = packed(schema, [{"a": n, "image": jpeg(), "z": "z" * n} for n in range(5)])
-    columns = sample.unpack(schema, ["z", "a"], result.data, result.starts[[4, 0]], result.sizes[[4, 0]])
+    columns = codec.unpack(schema, ["z", "a"], result.data, result.starts[[4, 0]], result.sizes[[4, 0]])
     assert list(columns) == ["z", "a"]
     assert columns["a"].tolist() == [4, 0]
     assert [cell.tobytes() for cell in columns["z"]] == [b"zzzz", b""]

@@ -7,7 +7,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.cli import main
-from batchplant.codecs.media import exif, ifd, image
+from batchplant.codecs.media import exif, image, tiff
 from batchplant.testing.cases import cells, pixels
 
 Pillow = pytest.importorskip("PIL.Image")
@@ -197,7 +197,7 @@ def test_only_the_first_page_is_never_kept_in_silence(tmp_path):
 
 def with_exif(encoding, orientation=6):
     notes = Pillow.Exif()
-    notes[ifd.ORIENTATION] = orientation
+    notes[tiff.ORIENTATION] = orientation
     notes[271] = "Maker"
     icc = bytes(16) + b"RGB " + bytes(120)
     metadata = exif.Metadata(notes.tobytes()[6:], icc)

@@ -15,7 +15,7 @@ import pytest
 import batchplant
 import repository
 from batchplant import Bytes, Mix, Pack, Pipe, Tensor, Text
-from batchplant.codecs import tokenizers as libraries
+from batchplant.codecs import tokens as libraries
 from batchplant.errors import DecodeError, MissingLibraryError, NotFoundError, OptionError
 from batchplant.ops import Convert, Function, Pad, Tokenize
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs import text, times
+from batchplant.codecs import scalars, text
 from batchplant.codecs.cells import cell_bytes, decode_cell, encode_samples
 from batchplant.errors import DecodeError, SchemaError
 from batchplant.schema import (
@@ -252,18 +252,18 @@ def test_times_as_text(field):
         86_399,
         *([] if getattr(field, "clock", False) else [-1, field.counts[1], field.counts[-1]]),
     ]
-    texts = times.texts_of(field, np.array(counts))
+    texts = scalars.texts_of(field, np.array(counts))
     assert [field.parse(item.decode()) for item in texts] == counts
-    assert times.counts_of(field, texts).tolist() == counts
+    assert scalars.counts_of(field, texts).tolist() == counts
     # Not what NumPy would write itself: one by one.
     spaced = np.char.replace(texts, b"T", b" ") if isinstance(field, Time) else texts
-    assert times.counts_of(field, spaced).tolist() == counts
+    assert scalars.counts_of(field, spaced).tolist() == counts
 
 
 @pytest.mark.parametrize("field", TIMES, ids=str)
 def test_no_times_are_no_text(field):
-    assert times.texts_of(field, np.zeros(0, np.int64)).tolist() == []
-    assert times.counts_of(field, np.zeros(0, "S1")).tolist() == []
+    assert scalars.texts_of(field, np.zeros(0, np.int64)).tolist() == []
+    assert scalars.counts_of(field, np.zeros(0, "S1")).tolist() == []
     maybe = dataclasses.replace(field, optional=True)
     columns = Columns(a=Ragged.from_cells([None, None]))
     assert text.pack(Schema(a=maybe), columns, delimiter=",").tobytes() == b"\n\n"

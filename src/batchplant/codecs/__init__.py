@@ -1,6 +1,6 @@
 """Bytes of a cell to a value and back: ``cells`` for every kind, ``media/`` for images, sound, video.
 
-``sample``, ``msgpack``, ``example``, ``protobuf``, ``objects``, ``text`` and ``arrow/`` are encodings that
+``msgpack``, ``example``, ``protobuf``, ``text`` and ``arrow/`` are encodings that
 several formats share. Any layer above may call a codec; a codec knows no file and no format.
 
 Public: ``from batchplant.codecs import image, audio, rle, video``.

@@ -20,10 +20,10 @@ from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, Sc
 from ..schema import Field, Schema
 from ..schema.columns import U8, Column, Columns, Ragged, as_bytes
 from ..storage import open_local
-from . import nested, scalars, times
-from .arrays import pack_tensor, unpack_tensor
+from . import nested, scalars
 from .media import audio, image, video
 from .nested import json_text
+from .npy import pack_tensor, unpack_tensor
 from .sparse import pack_row, unpack_row
 
 Shape = tuple[int, ...] | None
@@ -178,7 +178,7 @@ def _encode_text(field: Field, value: Any) -> Any:
 
 def _encode_time(field: Field, value: Any) -> Any:
     assert isinstance(field, kinds.Time | kinds.Duration)
-    count = times.count_of(field, value)
+    count = scalars.count_of(field, value)
     if count is None:
         # NaT is NumPy's and pandas' missing time.
         return encode_value(field, None)[0]
@@ -318,7 +318,7 @@ def decode_texts(column: Ragged) -> Sequence[str | None] | None:
 
 
 def _number(field: Field, number: Any) -> Any:
-    return times.value_of(field, number) if isinstance(field, kinds.Time | kinds.Duration) else number
+    return scalars.value_of(field, number) if isinstance(field, kinds.Time | kinds.Duration) else number
 
 
 def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:

@@ -44,8 +44,8 @@ from ..schema.columns import (
     column_runs,
     starts_of,
 )
-from .arrays import check_bytes
 from .infer import infer_image
+from .npy import check_bytes
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 KIND_NAMES = ("nothing", "bytes", "float", "int64", "mixed")

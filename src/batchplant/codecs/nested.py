@@ -20,7 +20,7 @@ from .. import schema as kinds
 from ..errors import BatchplantError, DecodeError, SchemaError, exceptions_as
 from ..schema import Field
 from ..schema.columns import Column, Masked, Ragged, as_bytes, dense_of
-from . import arrays, scalars, times
+from . import npy, scalars
 from .media import image
 
 Shape = tuple[int, ...] | None
@@ -72,7 +72,7 @@ def value_of(field: Field, plain: Any, decode: Callable[[Field, Any], Any]) -> A
         return {name: value_of(inner, members.get(name), decode) for name, inner in field.fields}
     cell = cell_of(field, plain)
     if isinstance(field, kinds.Tensor):
-        return arrays.array_of(field, plain)
+        return npy.array_of(field, plain)
     return (
         plain
         if type(field) in (kinds.Int, kinds.Bool, kinds.Text, kinds.Json)
@@ -100,10 +100,8 @@ def plains(field: Field, column: Column) -> list[Any]:
     if isinstance(column, Ragged):
         return _ragged_plains(field, column)
     if isinstance(field, kinds.Time | kinds.Duration):
-        return [text.decode() for text in times.texts_of(field, column).tolist()]
-    return (
-        [arrays.lists_of(array) for array in column] if isinstance(field, kinds.Tensor) else column.tolist()
-    )
+        return [text.decode() for text in scalars.texts_of(field, column).tolist()]
+    return [npy.lists_of(array) for array in column] if isinstance(field, kinds.Tensor) else column.tolist()
 
 
 def _ragged_plains(field: Field, column: Ragged) -> list[Any]:
@@ -150,10 +148,10 @@ def _plain(field: Field, cell: Any, shape: Shape) -> Any:
     data = as_bytes(cell)
     if isinstance(field, kinds.Tensor):
         if field.cell is None:
-            return arrays.lists_of(arrays.unpack_tensor(field, data))
-        return arrays.lists_of(data.view(field.cell[0]).reshape(field.cell[1]))
+            return npy.lists_of(npy.unpack_tensor(field, data))
+        return npy.lists_of(data.view(field.cell[0]).reshape(field.cell[1]))
     if isinstance(field, kinds.Time | kinds.Duration):
-        return str(times.texts_of(field, data.view(np.int64))[0].decode())
+        return str(scalars.texts_of(field, data.view(np.int64))[0].decode())
     if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
         return data.view(getattr(field, "dtype", "bool"))[0].item()
     if isinstance(field, kinds.Json):
@@ -180,10 +178,10 @@ def cell_of(field: Field, plain: Any) -> bytes:
 
 def _cell(field: Field, plain: Any) -> bytes:
     if isinstance(field, kinds.Tensor):
-        array = arrays.array_of(field, plain)
-        return array.tobytes() if field.cell is not None else arrays.pack_tensor(field, array)
+        array = npy.array_of(field, plain)
+        return array.tobytes() if field.cell is not None else npy.pack_tensor(field, array)
     if isinstance(field, kinds.Time | kinds.Duration):
-        return np.int64(times.counts_of(field, np.array([str(plain)], np.bytes_))[0]).tobytes()
+        return np.int64(scalars.counts_of(field, np.array([str(plain)], np.bytes_))[0]).tobytes()
     if isinstance(field, kinds.Int | kinds.Float | kinds.Bool):
         expected = (
             bool if isinstance(field, kinds.Bool) else int if isinstance(field, kinds.Int) else int | float

@@ -19,20 +19,21 @@ Tensor                         nested JSON lists; an empty one whose lists would
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _native
-from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError
+from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError
 from ..schema import Bool, Bytes, Duration, Field, Float, Int, Json, List, Schema, Tensor, Text, Time
 from ..schema.columns import I64, U8, Column, Columns, Flags, Ragged, as_bytes, column_runs, starts_of
 from ..storage import limits
-from . import nested, times
-from .arrays import array_of, lists_of, pack_tensor
+from . import nested, scalars
 from .cells import decode_bytes
+from .npy import array_of, lists_of, pack_tensor
 
 # Classes of text, as in native/text/text.hpp.
 WHOLE, NATURAL, LARGE, NEGATIVE, REAL, WORD, BOOLEAN, OTHER, MISSING, ARRAY, OBJECT, QUOTED = (
@@ -166,7 +167,7 @@ def _times(field: Time | Duration, cells: Texts, valid: Any) -> Column:
     inside = np.arange(width) < sizes[:, None]
     letters[inside] = cells.data[(cells.starts[rows][:, None] + np.arange(width))[inside]]
     try:
-        counts[rows] = times.counts_of(field, letters.view(f"S{width}").reshape(-1))
+        counts[rows] = scalars.counts_of(field, letters.view(f"S{width}").reshape(-1))
     except DecodeError as error:
         raise DecodeError(error.message, sample=int(rows[error.sample or 0])) from None
     return _ragged(counts, valid) if field.optional else counts
@@ -245,7 +246,7 @@ def unfit(schema: Schema, columns: Columns) -> dict[int, BatchplantError]:
     for name, field in schema.items():
         data, starts, sizes = column_runs(columns[name])
         total += sizes.clip(0)
-        for far in times.unfit_rows(field, columns[name]):
+        for far in scalars.unfit_rows(field, columns[name]):
             errors.setdefault(far, EncodeError(f"the count is out of range for {field}", field=name))
         if not isinstance(field, Text | Json):
             continue
@@ -324,11 +325,11 @@ def _part(name: str, field: Field, cells: Column, as_json: bool) -> tuple[Any, .
 
 
 def _time_texts(name: str, field: Time | Duration, cells: Column) -> Ragged:
-    """Return the ISO text of times."""
+    """Return the ISO text of scalars."""
     valid = cells.valid if isinstance(cells, Ragged) else None
     counts = cells.data[cells.offsets[0] : cells.offsets[-1]] if isinstance(cells, Ragged) else cells
     try:
-        texts = times.texts_of(field, counts.view(np.int64))
+        texts = scalars.texts_of(field, counts.view(np.int64))
     except DecodeError as error:
         raise EncodeError(error.message, sample=error.sample, field=name) from None
     sizes = np.char.str_len(texts).astype(np.int64)
@@ -366,3 +367,55 @@ def remarks(schema: Schema, name: str) -> list[str]:
             f" NAME.schema.json beside the file remembers what they are"
         )
     return notes
+
+
+# The longer ones first: that of UTF-32 begins like that of UTF-16.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+# Python's own, which are no encodings of text files.
+NO_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape")
+# What an error says to whoever has such a file.
+ENCODING_HINT = "where it is text of another encoding, name it: encoding='cp1252', 'utf-16' …"
+
+
+def normalize_encoding(encoding: str | None) -> str | None:
+    """The usual name of an encoding; None for UTF-8, and if none is given."""
+    if encoding is None:
+        return None
+    try:
+        # What Python calls codecs are also rot13, zip and base64; these are refused here.
+        "a".encode(encoding)
+        name = codecs.lookup(encoding).name
+    except (LookupError, TypeError, ValueError):
+        name = NO_FILES[0]
+    if name in NO_FILES:
+        raise OptionError(f"encoding is one such as 'cp1252', 'shift_jis' or 'utf-16', not {encoding!r}")
+    return None if name in ("utf-8", "utf-8-sig", "ascii") else name
+
+
+def marked(head: bytes) -> str | None:
+    """The encoding that the byte order mark at the beginning of a file tells; None: UTF-8, or no mark."""
+    return next((name for mark, name in MARKS if head.startswith(mark)), None)
+
+
+def to_utf8(pieces: Iterable[U8], encoding: str) -> Iterator[U8]:
+    """The same text as UTF-8; DamagedError with the byte where it is not in that encoding."""
+    decoder = codecs.getincrementaldecoder(encoding)("strict")
+    done = 0
+    try:
+        for piece in pieces:
+            done += len(piece)
+            yield np.frombuffer(decoder.decode(piece.tobytes()).encode(), dtype=np.uint8)
+        yield np.frombuffer(decoder.decode(b"", True).encode(), dtype=np.uint8)
+    except UnicodeDecodeError as error:
+        # It is about what was left over from before, and the piece.
+        position = max(0, done - len(error.object) + error.start)
+        raise DamagedError(
+            f"the bytes are not {encoding}; choose another with encoding=", offset=position
+        ) from None
+    except UnicodeError:
+        raise DamagedError(f"the text does not fit {encoding}; choose another with encoding=") from None

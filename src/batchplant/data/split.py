@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..codecs.times import texts_of
+from ..codecs.scalars import texts_of
 from ..errors import OptionError
 from ..order.keyed import derive, key_of
 from ..schema import Bool, Bytes, Duration, Int, Schema, Tensor, Text, Time

@@ -17,7 +17,6 @@ import numpy as np
 
 from .. import _native
 from ..codecs import text
-from ..codecs.media import encodings
 from ..data.writer import WriteOptions
 from ..errors import (
     BatchplantError,
@@ -203,7 +202,7 @@ class CsvReader(TextReader):
         try:
             names = [cell.decode() or f"column_{number + 1}" for number, cell in enumerate(cells)]
         except UnicodeDecodeError:
-            message = f"line {line}: the header is no UTF-8; {encodings.HINT}"
+            message = f"line {line}: the header is no UTF-8; {text.ENCODING_HINT}"
             raise DamagedError(message, offset=start + blank) from None
         if any("\0" in name for name in names):
             message = f"line {line}: the header holds zero bytes, as UTF-16 without a byte order mark does"

@@ -3,9 +3,9 @@
 A sample is a map with text for keys: the fields. The file is one such map after the other, or a single array
 of them. Values that are no maps make a dataset with the one field ``data``.
 
-What we write is a stream of maps, laid out as codecs/sample.py says; ``NAME.schema.json`` beside it keeps the
-schema, so that any MessagePack reader sees samples and nothing else. With gzip every MiB or so is a member of
-its own. Without the schema the fields are inferred from the first records: numbers, text, bytes, images,
+What we write is a stream of maps, laid out as codecs/msgpack.py says; ``NAME.schema.json`` beside it keeps
+the schema, so that any MessagePack reader sees samples and nothing else. With gzip every MiB or so is a
+member of its own. Without the schema the fields are inferred from the first records: numbers, text, bytes, images,
 lists of numbers and arrays of msgpack-numpy as tensors, times as ``datetime64[ns]``, anything nested as JSON,
 and what JSON cannot hold as bytes, the MessagePack itself.
 """
@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..codecs.msgpack import BOOLEAN, extension_of, field_of, infer, is_sample
-from ..codecs.sample import key_of, pack
+from ..codecs.msgpack import BOOLEAN, extension_of, field_of, infer, is_sample, key_of, pack
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError, on_error
 from ..schema import EVERY_KIND, Schema

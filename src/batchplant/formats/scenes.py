@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs.arrays import pack_tensor
+from ..codecs.npy import pack_tensor
 from ..data.arrays import Array
 from ..data.arrays.parallel import each
 from ..data.reader import Reader, open_reader

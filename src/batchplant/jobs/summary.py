@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.media import audio, image, video
-from ..codecs.times import dtype_of
+from ..codecs.scalars import dtype_of
 from ..data.reader import Reader
 from ..data.tensors import is_tensors, shape_of, text_of
 from ..data.tensors import summary as tensor_facts

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .. import _native
 from .. import order as orders
 from ..codecs.cells import decode_cell
-from ..codecs.tokenizers import limit_threads
+from ..codecs.tokens import limit_threads
 from ..data import hooks
 from ..data import mix_config as mixplan
 from ..data.mix import Change, Mix

@@ -7,12 +7,10 @@ values where the field tells their shape. Images are the encoded files.
 
 from __future__ import annotations
 
-from .buffers import numbers
-from .decode import column_of, from_arrow
-from .encode import dataset_of, table_of, to_arrow, unfit
+from .cells import column_of, dataset_of, from_arrow, table_of, to_arrow, unfit
 from .hugging_face import featured_schema, plain_batch
 from .infer import schema_of
-from .types import KEY, arrow_field, arrow_schema, is_file_struct, pyarrow, refuses, storage
+from .types import KEY, arrow_field, arrow_schema, is_file_struct, numbers, pyarrow, refuses, storage
 
 __all__ = [
     "KEY", "arrow_field", "arrow_schema", "column_of", "dataset_of", "featured_schema", "from_arrow",

@@ -20,8 +20,17 @@ import numpy as np
 from ...errors import BatchplantError, DecodeError, located
 from ...schema import Audio, Field, Image, Int, Labels, List, Schema, Tensor, Video
 from ...storage import absolute, is_below, join, parent, read_whole, tree
-from .buffers import numbers, valid_of
-from .types import KEY, arrow_schema, is_any_list, is_file_struct, is_list, is_text, pyarrow
+from .types import (
+    KEY,
+    arrow_schema,
+    is_any_list,
+    is_file_struct,
+    is_list,
+    is_text,
+    numbers,
+    pyarrow,
+    valid_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,7 +35,7 @@ from ...schema import Field, Schema, field_from_json
 from ...schema.columns import Ragged
 from ...storage import NOTE_ERRORS, parse
 from ..infer import infer_image
-from .decode import column_of
+from .cells import column_of
 from .hugging_face import HUGGING_FACE
 from .types import KEY, is_any_list, is_binary, is_file_struct, is_text, pyarrow
 

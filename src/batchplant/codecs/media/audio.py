@@ -2,12 +2,24 @@
 
 Plain WAV needs no library; FLAC, Ogg (Vorbis, Opus) and MP3 go through libsndfile, resampling through soxr
 (extra ``audio``). Samples are arrays (frames, channels); a frame is one sample of every channel.
+
+Of an MP3 without a header that says so (Xing, Info), libsndfile guesses the length from the first frame's
+bitrate, and reads no further. So :func:`with_length` counts the frames and puts such a header in front. The
+decoder then leaves out the 529 frames of its own delay, as it does wherever there is such a header.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import math
+import os
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +27,8 @@ import numpy as np
 from ...errors import DecodeError, EncodeError, OptionError, exceptions_as, needs
 from ...schema.columns import AnyDType
 from ...storage.limits import from_environment
-from . import mp3, sndfile, wav
+from . import wav
+from .memory import Memory
 from .wav import Samples
 
 SUFFIXES = {
@@ -117,10 +130,10 @@ def encoding_of(data: Any) -> str:
         return "wav"
     if first[:4] == b"OggS":
         return "opus" if first[28:36] == b"OpusHead" else "ogg"
-    start = mp3.after_id3(view)
+    start = after_id3(view)
     if bytes(view[start : start + 4]) == b"fLaC":
         return "flac"
-    return "mp3" if mp3.is_mp3(view) else ""
+    return "mp3" if is_mp3(view) else ""
 
 
 def header(data: Any) -> Header:
@@ -135,11 +148,11 @@ def header(data: Any) -> Header:
         exact = _flac_header(view)
         if exact is not None:
             return exact
-    with sndfile.opened(view, encoding) as file:
+    with opened(view, encoding) as file:
         frames, channels = int(file.frames), int(file.channels)
-        if frames >= sndfile.UNKNOWN:
+        if frames >= UNKNOWN:
             # Written into a pipe: who wants to know its length has to decode it.
-            max_frames = min(limit() // max(1, channels), len(view) * sndfile.MOST_FRAMES_PER_BYTE)
+            max_frames = min(limit() // max(1, channels), len(view) * MOST_FRAMES_PER_BYTE)
             frames = len(_read(file, max_frames, channels, np.dtype(np.int16)))
         return Header(encoding, int(file.samplerate), channels, frames, str(file.subtype))
 
@@ -208,7 +221,7 @@ def encode(samples: Any, rate: int, encoding: str = "flac", subtype: str | None 
         return wav.write(array, int(rate), chosen)
     if encoding == "flac" and subtype is None:
         array, subtype = _as_flac(array)
-    return sndfile.encode(array, int(rate), encoding, subtype)
+    return _encode_with_library(array, int(rate), encoding, subtype)
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -247,8 +260,8 @@ def _samples(view: memoryview, head: Header, start: int, count: int, dtype: AnyD
         return np.empty((0, head.channels), dtype=dtype)
     # libsndfile does not scale where it makes integers of floats.
     direct = dtype.kind == "f" or head.subtype.startswith("PCM")
-    with sndfile.opened(view, head.encoding) as file:
-        before = _before(view, head.encoding, start) if file.frames < sndfile.UNKNOWN else start
+    with opened(view, head.encoding) as file:
+        before = _before(view, head.encoding, start) if file.frames < UNKNOWN else start
         if before < start:
             file.seek(start - before)
         decoded = _read(file, before + count, head.channels, dtype if direct else np.dtype(np.float32))
@@ -263,10 +276,10 @@ def _samples(view: memoryview, head: Header, start: int, count: int, dtype: AnyD
 def _before(view: memoryview, encoding: str, start: int) -> int:
     """Number of frames to decode and discard before the requested ones."""
     if encoding == "mp3":
-        return min(start, mp3.PREROLL)
+        return min(start, PREROLL)
     if encoding == "ogg":
         # libsndfile seeks to a wrong place inside of the last page of Vorbis, which may be cut short.
-        last = sndfile.last_page(view)
+        last = last_page(view)
         return start - max(0, last - 1) if start >= last else 0
     return 0
 
@@ -277,7 +290,7 @@ def _read(file: Any, frames: int, channels: int, dtype: AnyDType) -> Samples:
 
 def _flac_header(view: memoryview) -> Header | None:
     """The facts of a FLAC file; None where its length is not among them."""
-    start = mp3.after_id3(view)
+    start = after_id3(view)
     block = bytes(view[start + 4 : start + 42])
     if len(block) < 38 or block[0] & 0x7F or int.from_bytes(block[1:4], "big") < 34:
         raise DecodeError("a FLAC file without its first block")
@@ -286,7 +299,7 @@ def _flac_header(view: memoryview) -> Header | None:
     bits, frames = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
     if not rate:
         raise DecodeError("a FLAC file without a rate")
-    if frames > len(view) * sndfile.MOST_FRAMES_PER_BYTE:
+    if frames > len(view) * MOST_FRAMES_PER_BYTE:
         raise DecodeError(f"the header says {frames} frames, which {len(view)} bytes cannot hold")
     name = {8: "PCM_S8", 16: "PCM_16", 24: "PCM_24"}.get(bits)
     return Header("flac", rate, channels, frames, name) if frames and name else None
@@ -329,3 +342,194 @@ def _as_flac(samples: Samples) -> tuple[Samples, str]:
             "subtype (PCM_24, PCM_16) to round them"
         )
     return wide, "PCM_24"
+
+
+# No encoding gets more frames into a byte. So a header that lies takes little memory.
+MOST_FRAMES_PER_BYTE = 1 << 13
+# What libsndfile says where a FLAC file does not tell its length.
+UNKNOWN = 1 << 62
+# Its Vorbis encoder overruns the stack where it gets much more at once.
+ENCODED_AT_ONCE = 4096
+# The last page of an Ogg file, and whatever another program may have put behind it.
+OGG_TAIL = 1 << 17
+
+
+@contextlib.contextmanager
+def opened(view: memoryview, encoding: str) -> Iterator[Any]:
+    """libsndfile's view of a sound; whatever it raises becomes a DecodeError."""
+    if not encoding:
+        raise DecodeError("these bytes are not a sound that batchplant knows")
+    if encoding in ("ogg", "opus"):
+        _check_ogg(view)
+    if encoding == "mp3":
+        view = with_length(view)
+    opener = _opener(library())
+    try:
+        with opener(Memory(view)) as file:
+            frames = int(file.frames)
+            if len(view) * MOST_FRAMES_PER_BYTE < frames < UNKNOWN:
+                raise DecodeError(f"the header says {frames} frames, which {len(view)} bytes cannot hold")
+            yield file
+    except DecodeError:
+        raise
+    except MemoryError:
+        raise DecodeError("there is not enough memory for its samples") from None
+    # The library has its own exceptions, and cffi others.
+    except Exception as error:
+        message = str(error).partition(">: ")[2] or str(getattr(error, "error_string", "") or error)
+        raise DecodeError(f"this {encoding} sound cannot be decoded: {message.strip()}") from None
+
+
+def _check_ogg(view: memoryview) -> None:
+    """To libsndfile a file that was cut is just shorter. But its last page is not marked as the last."""
+    tail = bytes(view[-OGG_TAIL:])
+    page = tail.rfind(b"OggS")
+    sizes = tail[page + 27 : page + 27 + tail[page + 26]] if 0 <= page < len(tail) - 27 else b""
+    complete = bool(sizes) and page + 27 + tail[page + 26] + sum(sizes) <= len(tail)
+    if not complete or not tail[page + 5] & 4:
+        raise DecodeError("an Ogg file that ends before its last page")
+
+
+def last_page(view: memoryview) -> int:
+    """The frame at which the last page of an Ogg file begins; 0 where that is not told."""
+    tail = bytes(view[-OGG_TAIL:])
+    page = tail.rfind(b"OggS")
+    while (page := tail.rfind(b"OggS", 0, max(0, page))) >= 0:
+        end = int.from_bytes(tail[page + 6 : page + 14], "little", signed=True)
+        # -1: no packet ends on it.
+        if end >= 0:
+            return end
+    return 0
+
+
+def library() -> ModuleType:
+    # OSError: the package is there, and the library it wraps is not.
+    with needs("this sound needs soundfile", "audio"):
+        import soundfile
+    return soundfile
+
+
+@functools.cache
+def _opener(module: ModuleType) -> Any:
+    """Class that opens files for sequential reads: soundfile itself seeks after every read."""
+
+    class Straight(module.SoundFile):  # type: ignore[name-defined,misc]
+        def seekable(self) -> bool:
+            return False
+
+    return Straight
+
+
+def _after_fork() -> None:
+    """soundfile opens files under a lock, which a thread of the parent may have held at the fork."""
+    opener = getattr(sys.modules.get("soundfile"), "SoundFile", None)
+    if opener is not None and hasattr(opener, "_sf_error_lock"):
+        opener._sf_error_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _encode_with_library(samples: Samples, rate: int, encoding: str, subtype: str | None) -> bytes:
+    module = library()
+    out = io.BytesIO()
+    if not len(samples):
+        raise EncodeError(f"{encoding} cannot hold a sound without frames; use wav")
+    container = {"opus": "OGG"}.get(encoding, encoding.upper())
+    kind = subtype or {"ogg": "VORBIS", "opus": "OPUS"}.get(encoding)
+    try:
+        with module.SoundFile(out, "w", rate, samples.shape[1], subtype=kind, format=container) as file:
+            for start in range(0, len(samples), ENCODED_AT_ONCE):
+                file.write(np.ascontiguousarray(samples[start : start + ENCODED_AT_ONCE]))
+    # As above.
+    except Exception as error:
+        raise EncodeError(f"{encoding}: {error}") from None
+    return out.getvalue()
+
+
+# kbit/s by index, for MPEG-1 and for MPEG-2 and 2.5.
+BITRATES = (
+    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+)
+RATES = (44100, 48000, 32000)
+# What is decoded before a window and thrown away: a frame leans on the bytes of those before it, in the worst
+# case on those of 24 (8 kbit/s). It is 16 frames of MPEG-1, 32 of the others.
+PREROLL = 16 * 1152
+# What may come behind the last frame.
+TRAILERS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"ID3", b"\0\0\0")
+
+
+class Frame(NamedTuple):
+    """The header of one frame. ``low``: MPEG-2 or 2.5, frames of half the length. ``size`` 0: not told."""
+
+    size: int
+    low: bool
+    mono: bool
+
+
+def frame_at(data: memoryview, position: int) -> Frame | None:
+    """The header at this byte; None where there is none."""
+    if position + 4 > len(data):
+        return None
+    first, second, third, fourth = data[position : position + 4]
+    # Layer III only. Version 1 is reserved.
+    if first != 0xFF or second & 0xE6 != 0xE2 or second >> 3 & 3 == 1:
+        return None
+    bitrate, rate = third >> 4, third >> 2 & 3
+    if bitrate == 15 or rate == 3:
+        return None
+    version = second >> 3 & 3
+    low = version != 3
+    hertz = RATES[rate] >> (0 if version == 3 else 1 if version == 2 else 2)
+    size = 0
+    if bitrate:
+        size = (72 if low else 144) * BITRATES[low][bitrate] * 1000 // hertz + (third >> 1 & 1)
+    return Frame(size, low, fourth >> 6 == 3)
+
+
+def after_id3(data: memoryview) -> int:
+    """The byte behind an ID3 tag in front, 0 where there is none."""
+    if bytes(data[:3]) != b"ID3" or len(data) < 10:
+        return 0
+    size = 0
+    for part in data[6:10]:
+        size = size << 7 | part & 0x7F
+    return 10 + size + (10 if data[5] & 0x10 else 0)
+
+
+def is_mp3(data: memoryview) -> bool:
+    """True for data that begin with a tag, or with two frames."""
+    start = after_id3(data)
+    first_frame = frame_at(data, start)
+    if first_frame is None:
+        return False
+    following = start + first_frame.size
+    return first_frame.size == 0 or following + 4 > len(data) or frame_at(data, following) is not None
+
+
+def with_length(data: memoryview) -> memoryview:
+    """The same, or with a header in front that says how many frames there are."""
+    start = after_id3(data)
+    first = frame_at(data, start)
+    if first is None or not first.size:
+        return data
+    side = (9 if first.mono else 17) if first.low else (17 if first.mono else 32)
+    if bytes(data[start + 4 + side : start + 8 + side]) in (b"Xing", b"Info"):
+        return data
+    count, position = 0, start
+    while (frame := frame_at(data, position)) is not None and frame.size:
+        position += frame.size
+        count += 1
+    if position > len(data):
+        raise DecodeError("its last frame is cut off")
+    if not bytes(data[position : position + 11]).startswith(TRAILERS) and position < len(data):
+        raise DecodeError(f"no frame begins at its byte {position}")
+    head = bytearray(data[start : start + 4])
+    # No checksum, and a bitrate at which the frame has room.
+    head[1] |= 1
+    head[2] = head[2] & 0x0C | 0x90
+    head += bytes(side) + struct.pack(">4sII", b"Xing", 1, count)
+    header_frame = frame_at(memoryview(head), 0)
+    assert header_frame is not None
+    return memoryview(bytes(head.ljust(header_frame.size, b"\0")) + data[start:])

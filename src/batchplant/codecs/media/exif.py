@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...errors import DecodeError, EncodeError, exceptions_as
-from . import ifd
+from . import tiff
 
 EXIF, PROFILE = b"Exif\0\0", b"ICC_PROFILE\0"
 # Real profiles have some kilobytes, a few of them a megabyte or two. In a PNG they are packed.
@@ -29,12 +29,12 @@ class Metadata(NamedTuple):
 def orientation(data: Any) -> int:
     """EXIF orientation of an image, 1 to 8; 1 (upright) if it has none."""
     view = _view(data)
-    blob = view if ifd.order_of(view) else _exif(view)
-    order = ifd.order_of(blob)
+    blob = view if tiff.order_of(view) else _exif(view)
+    order = tiff.order_of(blob)
     if order is None:
         return 1
-    for tag, kind, _, _, where in ifd.entries(blob, ifd.first_offset(blob, order), order):
-        if tag == ifd.ORIENTATION and kind == ifd.SHORT:
+    for tag, kind, _, _, where in tiff.entries(blob, tiff.first_offset(blob, order), order):
+        if tag == tiff.ORIENTATION and kind == tiff.SHORT:
             value = struct.unpack_from(order + "H", blob, where)[0]
             return value if 1 <= value <= 8 else 1
     return 1
@@ -43,7 +43,7 @@ def orientation(data: Any) -> int:
 def read(data: Any) -> Metadata:
     """The EXIF and the ICC profile of an image."""
     view = _view(data)
-    order = ifd.order_of(view)
+    order = tiff.order_of(view)
     if order is not None:
         return _read_tiff(view, order)
     return Metadata(bytes(_exif(view)), _icc(view))
@@ -52,11 +52,11 @@ def read(data: Any) -> Metadata:
 def upright(metadata: Metadata) -> Metadata:
     """Return the metadata for pixels that have been turned upright."""
     blob = bytearray(metadata.exif)
-    order = ifd.order_of(blob)
+    order = tiff.order_of(blob)
     if order is None:
         return metadata
-    for tag, kind, _, _, where in list(ifd.entries(blob, ifd.first_offset(blob, order), order)):
-        if tag == ifd.ORIENTATION and kind == ifd.SHORT:
+    for tag, kind, _, _, where in list(tiff.entries(blob, tiff.first_offset(blob, order), order)):
+        if tag == tiff.ORIENTATION and kind == tiff.SHORT:
             struct.pack_into(order + "H", blob, where, 1)
     return metadata._replace(exif=bytes(blob))
 
@@ -182,13 +182,13 @@ def _webp_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _read_tiff(view: memoryview, order: str) -> Metadata:
-    directory = ifd.read(view, ifd.first_offset(view, order), order, max_bytes=MAX_PROFILE_BYTES)
-    profile = directory.get(ifd.ICC)
-    icc = profile.data if isinstance(profile, ifd.Value) else b""
-    tags = {tag: value for tag, value in directory.items() if tag not in ifd.STRUCTURE}
+    directory = tiff.read_directory(view, tiff.first_offset(view, order), order, max_bytes=MAX_PROFILE_BYTES)
+    profile = directory.get(tiff.ICC)
+    icc = profile.data if isinstance(profile, tiff.Value) else b""
+    tags = {tag: value for tag, value in directory.items() if tag not in tiff.STRUCTURE}
     if not tags:
         return Metadata(b"", icc)
-    return Metadata(b"II*\0" + struct.pack("<I", 8) + ifd.write(tags, 8), icc)
+    return Metadata(b"II*\0" + struct.pack("<I", 8) + tiff.write_directory(tags, 8), icc)
 
 
 def _attach_to_jpeg(data: bytes, metadata: Metadata) -> bytes:
@@ -258,16 +258,21 @@ def _attach_to_webp(data: bytes, metadata: Metadata) -> bytes:
 
 def _attach_to_tiff(data: bytes, metadata: Metadata) -> bytes:
     """With a new directory at the end; the pixels stay where they are. We write little-endian files."""
-    directory = ifd.read(data, ifd.first_offset(data, "<"), "<")
-    added: ifd.Directory = {}
-    order = ifd.order_of(metadata.exif)
+    directory = tiff.read_directory(data, tiff.first_offset(data, "<"), "<")
+    added: tiff.Directory = {}
+    order = tiff.order_of(metadata.exif)
     if order is not None:
-        exif_tags = ifd.read(metadata.exif, ifd.first_offset(metadata.exif, order), order)
-        added = {tag: value for tag, value in exif_tags.items() if tag not in ifd.STRUCTURE}
+        exif_tags = tiff.read_directory(metadata.exif, tiff.first_offset(metadata.exif, order), order)
+        added = {tag: value for tag, value in exif_tags.items() if tag not in tiff.STRUCTURE}
     if metadata.icc:
-        added[ifd.ICC] = ifd.Value(ifd.UNDEFINED, metadata.icc)
+        added[tiff.ICC] = tiff.Value(tiff.UNDEFINED, metadata.icc)
     data += b"\0" * (len(data) % 2)
-    return data[:4] + struct.pack("<I", len(data)) + data[8:] + ifd.write({**directory, **added}, len(data))
+    return (
+        data[:4]
+        + struct.pack("<I", len(data))
+        + data[8:]
+        + tiff.write_directory({**directory, **added}, len(data))
+    )
 
 
 _ATTACH = {"jpeg": _attach_to_jpeg, "png": _attach_to_png, "webp": _attach_to_webp, "tiff": _attach_to_tiff}

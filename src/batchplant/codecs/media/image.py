@@ -13,32 +13,16 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ... import _native
 from ...errors import DecodeError, EncodeError, exceptions_as, needs
-from ...schema.columns import U8
+from ...schema.columns import U8, AnyArray, AnyDType, Ragged, column_runs
 from ...storage import limits
 from . import exif, pillow, tiff
-from .header import ENCODINGS as ENCODINGS
-from .header import MODES as MODES
-from .header import Header as Header
-from .header import check as check
-from .header import check_bytes, too_large
-from .header import header as header
-from .header import modes as modes
-from .header import probe as probe
-from .pixels import Pixels as Pixels
-from .pixels import expand as expand
-from .pixels import fit as fit
-from .pixels import fitted_size
-from .pixels import mode_name as mode_name
-from .pixels import mode_of as mode_of
-from .pixels import orient as orient
-from .pixels import pixels_to_rgb as pixels_to_rgb
-from .pixels import squeeze as squeeze
 
 SUFFIXES = {
     ".jpg": "jpeg",
@@ -300,3 +284,220 @@ def encode(
     elif encoding == "jpeg":
         options = {"quality": quality}
     return pillow.save(squeeze(pixels), encoding, mode, palette, **options)
+
+
+ENCODINGS = ("", "jpeg", "png", "webp", "gif", "bmp", "tiff")
+MODES = ("", "L", "LA", "RGB", "RGBA", "P", "CMYK", "1")
+# Values of a pixel; those of palettes are looked up.
+CHANNELS = {"1": 1, "L": 1, "I": 1, "F": 1, "LA": 2, "RGB": 3, "P": 3, "RGBA": 4, "CMYK": 4}
+# A byte cannot become more values than this: two bits of deflate are 258; no real JPEG has a thousand.
+MOST_GAIN = {"png": 1040, "jpeg": 4096}
+# So much may be claimed by the smallest file.
+ALWAYS = 1 << 16
+
+
+class Header(NamedTuple):
+    """Header of an encoded image."""
+
+    encoding: str
+    width: int
+    height: int
+    mode: str
+    bits: int
+
+    @property
+    def channels(self) -> int:
+        return CHANNELS.get(self.mode.partition(";")[0], 4)
+
+    def size_as(self, channels: int) -> int:
+        """Bytes that its pixels take in memory."""
+        return self.width * self.height * channels * max(1, self.bits // 8)
+
+
+def probe(cells: Ragged) -> npt.NDArray[np.int32]:
+    """Headers of many cells: columns encoding, width, height, mode (numbers into the tables above), bits.
+
+    Raw pixels have encoding 0 and their true size.
+    """
+    headers = _native.probe(*column_runs(cells))
+    if cells.shape is not None:
+        raw = cells.raw
+        headers[raw, 0] = 0
+        headers[raw, 1:3] = cells.shape[raw][:, 1::-1]
+        headers[raw, 3] = cells.shape[raw, 2]
+        headers[raw, 4] = 8
+    return headers
+
+
+def modes(cells: Ragged) -> list[str]:
+    """The name of the mode of every cell, as ``header`` gives it."""
+    headers = probe(cells)
+    names = [MODES[code] for code in headers[:, 3]]
+    odd = (headers[:, 4] > 8) | (headers[:, 0] == ENCODINGS.index("tiff"))
+    for row in np.flatnonzero(odd).tolist():
+        cell = cells[row]
+        assert cell is not None
+        names[row] = header(cell).mode
+    return names
+
+
+def header(data: U8) -> Header:
+    """The header of one encoded image; all empty where it is none."""
+    row = _native.probe(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))[0]
+    read_header = Header(ENCODINGS[row[0]], int(row[1]), int(row[2]), MODES[row[3]], int(row[4]))
+    if read_header.encoding == "tiff":
+        page = next(tiff.pages(data), None)
+        if page is not None and page.dtype is not None and page.width and page.height and not page.plain:
+            return Header("tiff", page.width, page.height, mode_name(page.dtype, page.channels), page.bits)
+    if read_header.bits == 16:
+        return read_header._replace(mode={"L": "I;16"}.get(read_header.mode, f"{read_header.mode};16"))
+    return read_header
+
+
+def check(header: Header, view: U8, *, indices: bool = False) -> None:
+    """A DecodeError where an image claims more than its bytes can hold, or than is allowed.
+
+    ``indices``: of a palette, which is not looked up.
+    """
+    pixels = header.width * header.height
+    size = header.size_as(1 if indices and header.mode == "P" else header.channels)
+    if header.encoding == "tiff":
+        page = next(tiff.pages(view), None)
+        pixels = page.cost if page is not None else 0
+        size = 0 if page is None else max(size, page.size) if page.plain else page.size
+    elif _claims(header, view):
+        raise DecodeError(f"it claims {header.width}×{header.height} pixels and ends after {len(view)} bytes")
+    if pixels > limits.max_pixels():
+        raise too_large(f"the image has {header.width}×{header.height} pixels")
+    check_bytes(f"the image of {header.width}×{header.height} pixels", size, view)
+
+
+def _claims(header: Header, view: U8) -> bool:
+    """True if these bytes cannot unpack to so many pixels."""
+    if header.encoding == "bmp":
+        return _bitmap_size(view) > len(view)
+    if header.encoding not in MOST_GAIN:
+        return False
+    channels = 1 if header.mode == "P" else header.channels
+    values = header.width * header.height * channels * header.bits // 8
+    return values > MOST_GAIN[header.encoding] * len(view) + ALWAYS
+
+
+def _bitmap_size(view: U8) -> int:
+    """The bytes of all lines of a BMP that is not packed; 0 of one that is."""
+    # The short header has shorter numbers, and never packs.
+    head = view[:34].tobytes().ljust(34, b"\0")
+    if int.from_bytes(head[14:18], "little") == 12:
+        width, height, bits = (int.from_bytes(head[offset : offset + 2], "little") for offset in (18, 20, 24))
+        packing = 0
+    else:
+        width, height = (
+            abs(int.from_bytes(head[offset : offset + 4], "little", signed=True)) for offset in (18, 22)
+        )
+        bits, packing = int.from_bytes(head[28:30], "little"), int.from_bytes(head[30:34], "little")
+    return 0 if packing in (1, 2) else (width * bits + 7) // 8 * height
+
+
+def check_bytes(description: str, size: int, view: U8) -> None:
+    """A DecodeError where so many bytes are more than these may become."""
+    if size > limits.allowed(len(view)):
+        raise DecodeError(limits.too_large(description, size, len(view)))
+
+
+def too_large(description: str) -> DecodeError:
+    """For more pixels than are allowed."""
+    max_pixels = limits.max_pixels()
+    return DecodeError(
+        f"{description}, and the limit is {max_pixels}; raise it with {limits.PIXELS_VARIABLE} or "
+        "batchplant.max_pixels"
+    )
+
+
+Pixels = AnyArray
+
+
+def mode_name(dtype: AnyDType, channels: int) -> str:
+    """The mode of pixels of this dtype."""
+    if dtype == np.uint8 and channels <= 4:
+        return ("L", "LA", "RGB", "RGBA")[channels - 1]
+    if dtype == np.uint16 and channels <= 4:
+        return ("I;16", "LA;16", "RGB;16", "RGBA;16")[channels - 1]
+    if channels == 1:
+        return {"int32": "I", "float32": "F"}.get(dtype.name, dtype.name)
+    return f"{dtype.name}x{channels}"
+
+
+def mode_of(pixels: Pixels) -> str:
+    """The mode that an array of pixels has; EncodeError where it is none."""
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2] if pixels.ndim == 3 else 0
+    if 0 in pixels.shape or not 1 <= channels < 1 << 16:
+        raise EncodeError(
+            f"an image of shape {pixels.shape} has no image format; store it in a Tensor field instead"
+        )
+    if pixels.dtype.kind not in "iuf" or pixels.dtype.itemsize > 8:
+        message = f"an image of {pixels.dtype} has no image format; store it in a Tensor field instead"
+        raise EncodeError(message)
+    return mode_name(pixels.dtype, channels)
+
+
+def expand(pixels: Pixels) -> Pixels:
+    """With a channel axis."""
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def squeeze(pixels: Pixels) -> Pixels:
+    """Without the channel axis where there is one channel."""
+    return pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+
+
+def pixels_to_rgb(pixels: Pixels) -> Pixels:
+    """Pixels of 8 bits as RGB: grayscale three times, alpha dropped."""
+    colour = expand(pixels)[:, :, : pixels.shape[2] - 1 if mode_of(pixels) in ("LA", "RGBA") else None]
+    return colour if colour.shape[2] == 3 else np.repeat(colour, 3, axis=2)
+
+
+def orient(pixels: Pixels, orientation: int) -> Pixels:
+    """The image turned and mirrored as EXIF's number says, so that it is upright."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def fitted_size(height: int, width: int, longest: int) -> tuple[int, int]:
+    """Return height and width scaled so that the longer is ``longest``, rounded as FFCV does."""
+    ratio = longest / max(height, width)
+    return max(1, int(ratio * height)), max(1, int(ratio * width))
+
+
+def fit(pixels: Pixels, longest: int | None, *, nearest: bool = False) -> Pixels:
+    """Shrink by area averaging until the longer side is at most ``longest``.
+
+    ``nearest`` takes one of the pixels in place of their mean: numbers of classes have none.
+    """
+    height, width = pixels.shape[:2]
+    if longest is None or max(height, width) <= longest:
+        return pixels
+    high, wide = fitted_size(height, width, longest)
+    if nearest:
+        rows, columns = (
+            ((np.arange(new) + 0.5) * old / new).astype(np.int64)
+            for old, new in ((height, high), (width, wide))
+        )
+        return np.ascontiguousarray(pixels[rows][:, columns])
+    if pixels.dtype == np.uint8 and expand(pixels).shape[2] <= 4:
+        return squeeze(_native.resize_area(np.ascontiguousarray(expand(pixels)), wide, high))
+    mean = np.tensordot(_shares(height, high), pixels, (1, 0))
+    mean = np.moveaxis(np.tensordot(_shares(width, wide), mean, (1, 1)), 0, 1)
+    return (np.rint(mean) if pixels.dtype.kind in "iu" else mean).astype(pixels.dtype)
+
+
+def _shares(old: int, new: int) -> npt.NDArray[np.float64]:
+    """For every new pixel the share that each old one has in it."""
+    edges = np.arange(new + 1) * old / new
+    position = np.arange(old)
+    inside = np.minimum(edges[1:, None], position + 1) - np.maximum(edges[:-1, None], position)
+    return np.asarray(np.clip(inside, 0, None) * new / old)

@@ -1,7 +1,7 @@
 """Formats that keep one run of bytes, a record, for each sample: what all of them share.
 
 A record is either the cell of a single field, or a whole sample packed as a MessagePack map
-(codecs/sample.py). Which of the two, and which fields there are, the schema says. It stands inside of the
+(codecs/msgpack.py). Which of the two, and which fields there are, the schema says. It stands inside of the
 file where the format has a place for it, else in the side-car ``NAME.schema.json``::
 
     {"batchplant": 1, "schema": [{"name": "image", "kind": "image"}, …], "samples": 1000}
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...codecs import sample
+from ...codecs import msgpack
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...codecs.msgpack import Runs
 from ...data.reader import Reader
@@ -118,7 +118,7 @@ class RecordReader(Reader):
     source: Source
     # Whether a record is the cell of the only field, and not a packed sample.
     raw: bool
-    # See codecs.sample.unpack.
+    # See codecs.msgpack.unpack.
     bare: bool = False
     foreign: bool = False
     # How many samples there should be, where the side-car says so.
@@ -137,11 +137,11 @@ class RecordReader(Reader):
 
     def _unpack(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
         """The fields of the records at ``starts`` of ``data``. Errors have the row as ``sample``."""
-        return sample.unpack(self.schema, fields, data, starts, sizes, bare=self.bare, foreign=self.foreign)
+        return msgpack.unpack(self.schema, fields, data, starts, sizes, bare=self.bare, foreign=self.foreign)
 
     def _find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
         """Locate the cells of a field in ``data``; None if they do not lie there as they are."""
-        return sample.find(self.schema, field, data, starts, sizes, bare=self.bare, foreign=self.foreign)
+        return msgpack.find(self.schema, field, data, starts, sizes, bare=self.bare, foreign=self.foreign)
 
     # -- what it gets ----------------------------------------------------------------------------------
 
@@ -283,13 +283,13 @@ class RecordWriter(Writer):
         return self.schema == RAW
 
     def _unfit(self, columns: Columns) -> dict[int, BatchplantError]:
-        return {} if self.raw else sample.unfit(columns)
+        return {} if self.raw else msgpack.unfit(columns)
 
     def _write(self, columns: Columns) -> None:
         self._write_records(self._pack(columns))
 
     def _pack(self, columns: Columns) -> Ragged:
-        cells = columns["data"] if self.raw else sample.pack(self.schema, columns)
+        cells = columns["data"] if self.raw else msgpack.pack(self.schema, columns)
         assert isinstance(cells, Ragged)
         return cells
 

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ...codecs import text
-from ...codecs.media import encodings
 from ...data.reader import Reader
 from ...data.writer import WriteOptions, Writer
 from ...errors import (
@@ -55,7 +54,7 @@ BLOCK_BYTES = 8 << 20
 BOM = b"\xef\xbb\xbf"
 # What native/text/text.hpp calls a reason.
 REASONS = {
-    1: f"the bytes are no UTF-8; {encodings.HINT}",
+    1: f"the bytes are no UTF-8; {text.ENCODING_HINT}",
     3: "a quote is never closed",
     4: "something stands between a closing quote and the next field",
     5: "this is no JSON",
@@ -226,7 +225,7 @@ class TextReader(Reader):
         """Open the file and scan it, or take what an earlier scan found."""
         if bad_rows not in BAD_ROWS:
             raise OptionError(f"bad_rows is raise or skip, not {bad_rows!r}")
-        stated_encoding = encodings.normalize_encoding(encoding)
+        stated_encoding = text.normalize_encoding(encoding)
         self.path = path
         self.source = packed = open_source(path)
         with on_error(self.source.close, path=path):
@@ -236,9 +235,9 @@ class TextReader(Reader):
             if self.compression == "zstd":
                 self.source = unpack(packed, "zstd")
             stored = Content(packed if gzipped else self.source, gzipped, lambda done: None)
-            self.encoding = stated_encoding or encodings.marked(stored.head(4).tobytes())
+            self.encoding = stated_encoding or text.marked(stored.head(4).tobytes())
             if self.encoding is not None:
-                self.source = collect(path, encodings.to_utf8(stored.pieces(), self.encoding), packed.size)
+                self.source = collect(path, text.to_utf8(stored.pieces(), self.encoding), packed.size)
                 gzipped = False
 
             def build(source: Source, report: index.Report) -> tuple[index.Arrays, index.Facts]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs.arrays import pack_tensor
 from ...codecs.cells import encode_samples
+from ...codecs.npy import pack_tensor
 from ...data.arrays import Array, ChunkedArray, Index
 from ...data.arrays.base import Picks
 from ...data.keys import FormatKeys

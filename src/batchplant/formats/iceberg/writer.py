@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...codecs import arrow
-from ...codecs.times import unfit_rows
+from ...codecs.scalars import unfit_rows
 from ...data.writer import WriteOptions
 from ...errors import BatchplantError, EncodeError, ExistsError, OptionError
 from ...schema import Schema

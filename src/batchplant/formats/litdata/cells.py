@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...codecs.arrays import check_bytes
+from ...codecs.npy import check_bytes
 from ...errors import DecodeError, exceptions_as
 from ...schema import (
     Audio,

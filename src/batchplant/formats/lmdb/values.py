@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...codecs import sample
-from ...codecs.arrays import pack_tensor
+from ...codecs import msgpack
 from ...codecs.cells import encode_samples
 from ...codecs.infer import infer_field, infer_image
 from ...codecs.msgpack import Runs, gathered
+from ...codecs.npy import pack_tensor
 from ...errors import BatchplantError, DecodeError, OptionError, UnsafeError
 from ...schema import Bytes, Field, Image, Int, Json, Schema, Tensor, Text
 from ...schema.columns import I64, U8, AnyArray, Column, Columns, Ragged
@@ -187,10 +187,10 @@ class MsgpackCodec(Codec):
         self.fields = self._schema = schema
 
     def read(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
-        return sample.unpack(self._schema, fields, data, starts, sizes, foreign=True)
+        return msgpack.unpack(self._schema, fields, data, starts, sizes, foreign=True)
 
     def find(self, field: str, data: U8, starts: I64, sizes: I64) -> Runs | None:
-        return sample.find(self._schema, field, data, starts, sizes, foreign=True)
+        return msgpack.find(self._schema, field, data, starts, sizes, foreign=True)
 
 
 def _is_map(value: Any) -> bool:

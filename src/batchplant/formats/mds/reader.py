@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...codecs.arrays import check_bytes
+from ...codecs.npy import check_bytes
 from ...errors import BatchplantError, DamagedError, NotFoundError, Problem, located
 from ...schema import Field, Schema, Text
 from ...schema.columns import I64, U8, Ragged

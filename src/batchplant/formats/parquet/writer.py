@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ...codecs import times
+from ...codecs import scalars
 from ...codecs.arrow import KEY, arrow_schema, featured_schema, pyarrow, refuses, to_arrow, unfit
 from ...codecs.arrow.types import is_any_list
 from ...codecs.cells import decode_cell
@@ -271,7 +271,7 @@ def _text(field: Field, column: Column, row: int) -> str:
     if value is None:
         return MISSING
     if isinstance(field, Time | Duration):
-        value = times.texts_of(field, np.array([times.count_of(field, value)]))[0].decode()
+        value = scalars.texts_of(field, np.array([scalars.count_of(field, value)]))[0].decode()
     return str(value).lower() if isinstance(value, bool) else quote(str(value), safe=" ")
 
 

@@ -7,7 +7,7 @@ A record is
 - an Example or SequenceExample, protobuf messages with named features: lists of bytes, floats or int64s.
   Each feature is a field; codecs/example.py has the table. What we write is an Example, with the schema
   beside it in ``NAME.schema.json``; without that the fields are found by looking.
-- any other bytes. With the side-car a packed sample (codecs/sample.py), without it one field, ``data``.
+- any other bytes. With the side-car a packed sample (codecs/msgpack.py), without it one field, ``data``.
 
 The file is scanned once for the places of the records and the kinds of all features, and the findings are
 kept in the side-car index.

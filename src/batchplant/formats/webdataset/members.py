@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs import npy
-from ...codecs.arrays import check_bytes
+from ...codecs.npy import check_bytes
 from ...errors import BatchplantError, DamagedError, DecodeError
 from ...schema import Bool, Field, Float, Int, Tensor
 from ...schema.columns import AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of

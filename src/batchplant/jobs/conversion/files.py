@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from ...codecs.tokenizers import limit_threads
+from ...codecs.tokens import limit_threads
 from ...data.shards import ShardNames
 from ...errors import ExistsError, WriteError
 from ...storage import (

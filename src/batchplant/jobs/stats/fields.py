@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import schema as kinds
-from ...codecs import times
-from ...codecs.arrays import unpack_tensor
+from ...codecs import scalars
 from ...codecs.media import audio, image, video
+from ...codecs.npy import unpack_tensor
 from ...errors import BatchplantError, DataError, MissingLibraryError
 from ...schema import Field
 from ...schema.columns import AnyArray, Column, Masked, Ragged, column_runs
@@ -264,5 +264,5 @@ def _characters(column: Ragged) -> npt.NDArray[np.int64]:
 def _times(field: kinds.Time | kinds.Duration, numbers: Numbers) -> dict[str, str]:
     """First, median and last time as text."""
     counts = {"min": numbers.min, "median": numbers.median, "max": numbers.max}
-    texts = times.texts_of(field, np.array([round(n or 0) for n in counts.values()], dtype=np.int64))
+    texts = scalars.texts_of(field, np.array([round(n or 0) for n in counts.values()], dtype=np.int64))
     return {name: text.decode() for name, text in zip(counts, texts.tolist(), strict=True)}

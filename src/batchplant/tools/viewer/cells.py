@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...codecs.cells import decode_cell
-from ...codecs.tokenizers import load as load_tokenizer
+from ...codecs.tokens import load as load_tokenizer
 from ...data.reader import Reader
 from ...data.tensors import is_tensors
 from ...errors import BatchplantError, located

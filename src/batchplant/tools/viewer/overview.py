@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codecs import times
+from ...codecs import scalars
 from ...data.expressions import bind, col, parse
 from ...data.reader import Reader
 from ...errors import BatchplantError, shortened
@@ -134,7 +134,7 @@ def _numbers(reader: Reader, name: str, field: Field, statistic: str, numbers: N
 
 
 def _times(field: Time | Duration, edges: list[float]) -> list[str]:
-    texts = times.texts_of(field, np.array([math.ceil(edge) for edge in edges], dtype=np.int64))
+    texts = scalars.texts_of(field, np.array([math.ceil(edge) for edge in edges], dtype=np.int64))
     return [text.decode() for text in texts.tolist()]
 
 

@@ -7,12 +7,15 @@ Nothing besides these bytes is ever opened. Only common codecs run, each in one 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ....errors import BatchplantError, DecodeError, needs
+from ....schema.columns import I64, U8
 from ....storage.limits import from_environment
 from ..memory import Memory
 
@@ -296,3 +299,45 @@ def _runs(body: memoryview) -> int:
     rows = body[8 : 8 + 8 * min(_number(body, 4), len(body) // 8)]
     table = np.frombuffer(rows[: len(rows) // 8 * 8], dtype=">u4").reshape(-1, 2)
     return int(table[:, 0].sum(dtype=np.uint64))
+
+
+# Packets may share bytes of the file, but not more often than this.
+OVERLAP = 4
+
+View = Callable[[int, int], U8]
+Bools = npt.NDArray[np.bool_]
+
+
+class Packets(NamedTuple):
+    """The packets of a video, in the order of decoding; times are in units of ``base`` seconds.
+
+    ``rotation``: degrees, against the clock. ``colour``: primaries, transfer, matrix (as ISO 23091-2 numbers
+    them) and 1 for full range, where the file tells. ``last``: how long the last one is shown. ``shown``:
+    flags of those that the edit list does not cut off. ``rate``: frames a second, if the file tells.
+    """
+
+    codec: str
+    extradata: bytes
+    width: int
+    height: int
+    rotation: int
+    colour: tuple[int, int, int, int] | None
+    base: Fraction
+    last: int
+    starts: I64
+    sizes: I64
+    dts: I64
+    pts: I64
+    keys: Bools
+    shown: Bools
+    rate: float | None = None
+
+
+class UnknownError(Exception):
+    """The file is damaged, or of a form that is not read here."""
+
+
+def check(fits: object) -> None:
+    """Raise UnknownError unless a condition holds."""
+    if not fits:
+        raise UnknownError

@@ -18,8 +18,7 @@ from ....schema.columns import I64, U8, Ragged
 from ....storage import Source
 from ....storage.cache import ChunkCache
 from . import matroska, mp4
-from .container import encoding_of, guarded, opened, video_of
-from .packets import OVERLAP, Packets, View
+from .container import OVERLAP, Packets, View, encoding_of, guarded, opened, video_of
 
 INDEX_CACHE_BYTES = 64 << 20
 UNKNOWN = np.iinfo(np.int64).min

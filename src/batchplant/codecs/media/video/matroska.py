@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .packets import Packets, UnknownError, View, check
+from .container import Packets, UnknownError, View, check
 
 EBML, SEGMENT, INFO, TRACKS, CLUSTER = 0x1A45DFA3, 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
 # Elements of a cluster.

@@ -14,8 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from ....schema.columns import I64, AnyArray
-from .container import frame_limit
-from .packets import OVERLAP, Bools, Packets, UnknownError, View, check
+from .container import OVERLAP, Bools, Packets, UnknownError, View, check, frame_limit
 
 # Sample entries whose packets a decoder takes as they lie, with the box that configures it.
 CODECS = {

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ....codecs.arrow import numbers, pyarrow
-from ....codecs.arrow.buffers import plain_size
-from ....codecs.arrow.types import is_binary, is_file_struct, is_text
+from ....codecs.arrow.types import is_binary, is_file_struct, is_text, plain_size
 from ....data.expressions import Bound, Bounds, Lookup, can_match, comparison_of
 from ....data.expressions.binding import BYTES, NUMBER, TIME
 from ....errors import DamagedError, exceptions_as

@@ -13,10 +13,9 @@ import numpy as np
 
 from .... import _native
 from ....codecs.arrow import pyarrow
-from ....codecs.arrow.buffers import plain_size
 from ....codecs.arrow.hugging_face import is_missing
 from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
-from ....codecs.arrow.types import is_file_struct
+from ....codecs.arrow.types import is_file_struct, plain_size
 from ....data.expressions import Bound, Bounds, can_match, comparison_of, fields_of
 from ....data.expressions.binding import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
