@@ -701,8 +701,8 @@ def find(
         [(_, values)] = _find([field], data, starts, sizes, bare)
         check_missing(kind, values)
         if isinstance(kind, Tensor):
-            runs = array_runs(kind, values)
-            return None if runs is None or not (kind.cell is not None or kind.flat) else (*runs, None)
+            places = array_runs(kind, values)
+            return None if places is None or not (kind.cell is not None or kind.flat) else (*places, None)
         return runs(kind, values, foreign)
 
 

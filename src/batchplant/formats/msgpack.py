@@ -5,9 +5,9 @@ of them. Values that are no maps make a dataset with the one field ``data``.
 
 What we write is a stream of maps, laid out as codecs/msgpack.py says; ``NAME.schema.json`` beside it keeps
 the schema, so that any MessagePack reader sees samples and nothing else. With gzip every MiB or so is a
-member of its own. Without the schema the fields are inferred from the first records: numbers, text, bytes, images,
-lists of numbers and arrays of msgpack-numpy as tensors, times as ``datetime64[ns]``, anything nested as JSON,
-and what JSON cannot hold as bytes, the MessagePack itself.
+member of its own. Without the schema the fields are inferred from the first records: numbers, text, bytes,
+images, lists of numbers and arrays of msgpack-numpy as tensors, times as ``datetime64[ns]``, anything nested
+as JSON, and what JSON cannot hold as bytes, the MessagePack itself.
 """
 
 from __future__ import annotations
