@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .data.concat import concat, interleave
     from .data.expressions import col
     from .data.join import join
+    from .data.layout import Layout
     from .data.mix import Mix
     from .data.patches import Patches, VideoClips, VolumePatches
     from .data.reader import Reader
@@ -108,6 +109,7 @@ _NAMES_BY_MODULE = {
     "data.concat": "concat interleave",
     "data.expressions": "col",
     "data.join": "join",
+    "data.layout": "Layout",
     "data.mix": "Mix",
     "data.patches": "Patches VideoClips VolumePatches",
     "data.reader": "Reader",
@@ -234,6 +236,7 @@ __all__ = [
     "Json",
     "Keypoints",
     "Labels",
+    "Layout",
     "List",
     "Loader",
     "Masked",

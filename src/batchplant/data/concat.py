@@ -33,6 +33,7 @@ from ..storage.spans import Spans, concat_spans
 from . import filters
 from .arrays import Array
 from .keys import FormatKeys, KeyTable
+from .layout import Layout
 from .reader import Reader, open_reader
 
 if TYPE_CHECKING:
@@ -210,7 +211,20 @@ class Concat(Reader):
         parts = [reader._ranges(fields, rows) for reader, rows, _ in self._groups(indices)]
         return concat_spans([part for part in parts if part is not None]) if None not in parts else None
 
-    def blocks(self) -> I64 | None:
+    def _layout(self) -> Layout:
+        def joined(name: str) -> I64 | None:
+            parts = [reader._layout().numbers(name) for reader in self.readers]
+            present = [part for part in parts if part is not None]
+            return np.concatenate(present) if len(present) == len(parts) else None
+
+        return Layout(
+            blocks=self._blocks,
+            block_sizes=lambda: joined("block_sizes"),
+            boundaries=self._boundaries,
+            sizes=lambda: joined("sizes"),
+        )
+
+    def _blocks(self) -> I64:
         """Return the blocks of all readers; a reader that has none is one block."""
         parts, first = [], 0
         for reader in self.readers:
@@ -223,11 +237,7 @@ class Concat(Reader):
             first += int(blocks.max()) + 1 if len(blocks) else 0
         return np.concatenate(parts).astype(np.int64)
 
-    def _block_sizes(self) -> I64 | None:
-        sizes = [part for reader in self.readers if (part := reader._block_sizes()) is not None]
-        return np.concatenate(sizes) if sizes and len(sizes) == len(self.readers) else None
-
-    def boundaries(self) -> I64:
+    def _boundaries(self) -> I64:
         """Return the first samples of the files, except shards of one dataset, and each file's boundaries."""
         if isinstance(self.readers, LazyReaders):
             paths = [self.readers.path(number) for number in range(len(self.readers))]
@@ -239,10 +249,6 @@ class Concat(Reader):
             ]
         starts = independent(paths, self._bounds[:-1])
         return np.unique(np.concatenate([starts[(starts > 0) & (starts < self.length)], *inside]))
-
-    def sizes(self) -> I64 | None:
-        parts = [sizes for sizes in (reader.sizes() for reader in self.readers) if sizes is not None]
-        return np.concatenate(parts) if len(parts) == len(self.readers) else None
 
     def _keys(self) -> FormatKeys | None:
         format_keys = [keys for keys in (reader._keys() for reader in self.readers) if keys is not None]

@@ -34,6 +34,15 @@ VERSION = 1
 SUMS = ("units", "skipped", "bytes", "skipped_bytes", "looked_at")
 
 
+@dataclasses.dataclass(frozen=True)
+class ScanRun:
+    """A run of samples that a scan reads at once."""
+
+    start: int
+    end: int
+    read: Callable[[], Columns]
+
+
 class Scannable(Protocol):
     """The part of a reader that ``scan`` uses."""
 
@@ -41,8 +50,7 @@ class Scannable(Protocol):
     schema: Schema
 
     def __len__(self) -> int: ...
-    def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]: ...
-    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns: ...
+    def _scan_runs(self, fields: Sequence[str]) -> Iterator[ScanRun]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,15 +166,14 @@ def scan(reader: Scannable, bound: Bound, fields: Sequence[str]) -> I64:
 
     runs = list(reader._scan_runs(fields))
 
-    def match_run(run: tuple[int, int]) -> I64:
+    def match_run(run: ScanRun) -> I64:
         check_stop()
-        start, end = run
-        columns = reader._scan_run(start, end, fields)
+        columns = run.read()
         try:
-            return start + np.flatnonzero(matching(bound, reader.schema, columns))
+            return run.start + np.flatnonzero(matching(bound, reader.schema, columns))
         except BatchplantError as error:
             if error.sample is not None:
-                error.sample += start
+                error.sample += run.start
             raise error.at(path=reader.path) from None
 
     progress = getattr(_LOCAL, "progress", None) or (lambda done, total: None)
@@ -174,13 +181,11 @@ def scan(reader: Scannable, bound: Bound, fields: Sequence[str]) -> I64:
     with contextlib.closing(_map_runs(match_run, runs)) as run_matches:
         for run, rows in zip(runs, run_matches, strict=True):
             parts.append(rows)
-            progress(run[1], len(reader))
+            progress(run.end, len(reader))
     return np.concatenate(parts)
 
 
-def _map_runs(
-    match_run: Callable[[tuple[int, int]], I64], runs: list[tuple[int, int]]
-) -> Generator[I64, None, None]:
+def _map_runs(match_run: Callable[[ScanRun], I64], runs: list[ScanRun]) -> Generator[I64, None, None]:
     """Yield the matches of each run, in order; after an error, start no run that was not submitted yet."""
     threads = min(MAX_THREADS, cpu_count(), len(runs))
     if threads < 2:

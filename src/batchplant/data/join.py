@@ -14,6 +14,7 @@ from ..schema import Field, Schema
 from ..schema.columns import I64, Column, Columns
 from ..storage.spans import Spans, concat_spans
 from .keys import FormatKeys
+from .layout import Layout
 from .reader import Reader, open_reader
 
 HOW = ("strict", "inner")
@@ -83,8 +84,17 @@ class Join(Reader):
                 self._owner[name] = part
         self.schema = Schema(schema)
 
-    def boundaries(self) -> I64:
-        return np.unique(np.concatenate([part.boundaries() for part in self.parts]))
+    def _layout(self) -> Layout:
+        def sizes() -> I64 | None:
+            sizes = [part_sizes for part in self.parts if (part_sizes := part.sizes()) is not None]
+            return np.sum(sizes, axis=0) if len(sizes) == len(self.parts) else None
+
+        return Layout(
+            # Those of the first part that has some.
+            blocks=lambda: next((b for part in self.parts if (b := part.blocks()) is not None), None),
+            boundaries=lambda: np.unique(np.concatenate([part.boundaries() for part in self.parts])),
+            sizes=sizes,
+        )
 
     def _fields_by_part(self, fields: Sequence[str]) -> Iterator[tuple[Reader, list[str]]]:
         for part in self.parts:
@@ -105,14 +115,6 @@ class Join(Reader):
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         ranges = [part._ranges(names, indices) for part, names in self._fields_by_part(fields)]
         return None if None in ranges else concat_spans([spans for spans in ranges if spans is not None])
-
-    def blocks(self) -> I64 | None:
-        """Return the blocks of the first part that has some."""
-        return next((blocks for part in self.parts if (blocks := part.blocks()) is not None), None)
-
-    def sizes(self) -> I64 | None:
-        sizes = [part_sizes for part in self.parts if (part_sizes := part.sizes()) is not None]
-        return np.sum(sizes, axis=0) if len(sizes) == len(self.parts) else None
 
     def _keys(self) -> FormatKeys | None:
         return self.parts[0]._keys()

@@ -25,6 +25,7 @@ from ..storage import index
 from . import mix_config
 from .concat import Concat
 from .keys import FormatKeys
+from .layout import Layout
 from .reader import Reader, ReaderWrapper, open_reader
 from .sizes import are_known, sizes_of
 from .split import rows_by_value
@@ -457,16 +458,9 @@ class Mix(ReaderWrapper):
         format_keys = self.base._keys()
         return None if format_keys is None else format_keys.mapped(self._base_rows)
 
-    # An epoch has an order of its own: blocks of the base and the like are no help to it.
-
-    def blocks(self) -> I64 | None:
-        return None
-
-    def boundaries(self) -> I64:
-        return np.empty(0, dtype=np.int64)
-
-    def sizes(self) -> I64 | None:
-        return None
+    def _layout(self) -> Layout:
+        # An epoch has an order of its own: blocks of the base and the like are no help to it.
+        return Layout()
 
     def facts(self) -> dict[str, object]:
         return {"sources": len(self.names), "positions of an epoch": self.blend.length}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +29,12 @@ from ..order.keyed import whole
 from ..schema import Image, Schema
 from ..schema.columns import I64, AnyArray, Columns, Ragged, end_within, masked, sample_numbers
 from ..storage import Source, index, is_remote, open_source, tag_of, tree
-from ..storage.cache import ChunkKeys
 from ..storage.spans import Spans, concat_spans
 from . import filters, hooks, keys
 from .arrays import Array, array_of
-from .filters import FilterSummary, Matches, Pruned
+from .filters import FilterSummary, Matches, Pruned, ScanRun
 from .keys import FormatKeys, Keys, KeyTable
+from .layout import Layout
 from .tensors import TENSORS, Tensors, is_tensors
 
 if TYPE_CHECKING:
@@ -127,39 +128,9 @@ class Reader:
         spans = [self._spans(name, indices) for name in fields]
         return concat_spans([span for span in spans if span is not None]) if None not in spans else None
 
-    def _cell_sizes(self, field: str, indices: I64) -> I64 | None:
-        """Return the bytes of these cells, 0 for a missing one, if that needs no reading; else None."""
-        spans = self._spans(field, indices)
-        return None if spans is None else np.maximum(spans.size, 0)
-
-    def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        """Return ``_ranges`` without the bytes that the reader holds in memory until these cells are read."""
-        return self._ranges(fields, indices)
-
-    def _bytes_of(self, fields: Sequence[str]) -> int | None:
-        """Return the bytes of all cells of these fields, if they are known at no cost; else None."""
-        return None
-
-    def _chunk_keys(self, fields: Sequence[str], indices: I64) -> list[ChunkKeys]:
-        """Return the caches of decoded chunks that reading these samples looks into, and for which chunks."""
-        return []
-
-    def blocks(self) -> I64 | None:
-        """Return the number of every sample's storage unit (page, row group, shard), or None."""
-        sizes = self._block_sizes()
-        return None if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
-
-    def _block_sizes(self) -> I64 | None:
-        """Return how many samples each storage unit has, if units lie in order; else None."""
-        return None
-
-    def boundaries(self) -> I64:
-        """Return the samples that begin a sequence of their own, in ascending order, without 0.
-
-        A sequence is a file among several that do not belong together, or an episode of a file. Shards of
-        one dataset are none. ``Windows`` crosses no boundary unless it is asked to.
-        """
-        return np.empty(0, dtype=np.int64)
+    def _layout(self) -> Layout:
+        """Return how samples lie in storage: their blocks, boundaries, sizes and the like."""
+        return Layout()
 
     def _array(self, field: str) -> Array | None:
         """Return a field as one array, if the format knows more of it than its rows; else None."""
@@ -173,10 +144,6 @@ class Reader:
         """Return the levels of one of ``_pyramids`` images, largest first, and a letter for each axis: Y and
         X, S for colours, others for planes."""
         raise NotImplementedError
-
-    def sizes(self) -> I64 | None:
-        """Return the bytes of every sample, if they are known and differ much; else None."""
-        return None
 
     def where(self, sample: int) -> str:
         """Return the path of the file that a sample lies in."""
@@ -205,10 +172,6 @@ class Reader:
 
     def _verify(self) -> Iterator[Problem]:
         """Yield the problems of the structure that reading every sample would not find."""
-        return iter(())
-
-    def _leftovers(self) -> Iterator[str]:
-        """Yield what lies in the dataset and belongs to no sample, each with its place."""
         return iter(())
 
     def own_checks(self) -> tuple[str, ...]:
@@ -246,12 +209,12 @@ class Reader:
         """Return a reader of these samples (ascending) that reads none between them; else None."""
         return None
 
-    def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield runs of samples, all of them in order, each of which :meth:`_scan_run` reads well at once."""
-        return _runs_within(self, self.tuning.scan_rows, self.tuning.scan_bytes)
+    def _scan_runs(self, fields: Sequence[str]) -> Iterator[ScanRun]:
+        """Yield runs of samples, all of them in order, each of which is read well at once, past caches."""
+        for start, end in _runs_within(self, self.tuning.scan_rows, self.tuning.scan_bytes):
+            yield ScanRun(start, end, functools.partial(self._read_range, start, end, fields))
 
-    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
-        """Read the cells of a run."""
+    def _read_range(self, start: int, end: int, fields: Sequence[str]) -> Columns:
         return self._read(np.arange(start, end), fields)
 
     def _fingerprint_source(self, fields: Sequence[str]) -> Source | None:
@@ -301,6 +264,22 @@ class Reader:
         rows = np.arange(len(self)) if indices is None else self._check(indices)
         return self._ranges(self._names(fields), rows)
 
+    def blocks(self) -> I64 | None:
+        """Return the number of every sample's storage unit (page, row group, shard), or None."""
+        return self._layout().all_blocks()
+
+    def boundaries(self) -> I64:
+        """Return the samples that begin a sequence of their own, in ascending order, without 0.
+
+        A sequence is a file among several that do not belong together, or an episode of a file.
+        """
+        boundaries = self._layout().numbers("boundaries")
+        return np.empty(0, dtype=np.int64) if boundaries is None else boundaries
+
+    def sizes(self) -> I64 | None:
+        """Return the bytes of every sample, if they are known and differ much; else None."""
+        return self._layout().numbers("sizes")
+
     def scan(self, size: int = 1024, fields: Iterable[str] | None = None) -> Iterator[Columns]:
         """Yield all samples in order, ``size`` at a time. Arrays may lie in the file: copy to change them.
 
@@ -311,7 +290,7 @@ class Reader:
 
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         for start in range(0, len(self), size):
-            yield self._read(np.arange(start, min(start + size, len(self))), fields)
+            yield self._read_range(start, min(start + size, len(self)), fields)
 
     @overload
     def __getitem__(self, index: slice) -> Reader: ...
@@ -658,14 +637,52 @@ def _file_tag_of(args: tuple[object, ...]) -> str:
         return ""
 
 
-class ReaderWrapper(Reader):
-    """Base class of readers that show samples of another reader: ``base``.
+class DerivedReader(Reader):
+    """Base class of readers that make samples from those of another reader: ``base``.
+
+    ``_base_rows`` says from which sample of the base each sample is made, or the first of them.
+    """
+
+    base: Reader
+
+    def _base_rows(self, rows: I64) -> I64:
+        """Return the numbers of these samples in the base."""
+        raise NotImplementedError
+
+    def where(self, sample: int) -> str:
+        return self.base.where(int(self._base_rows(np.array([sample]))[0]))
+
+    def facts(self) -> dict[str, object]:
+        return self.base.facts()
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.base.metadata
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, object]]:
+        return self.base.attributes
+
+    def _verify(self) -> Iterator[Problem]:
+        """Yield the problems of the base; the message names the row, of which several samples may be made."""
+        for problem in self.base._verify():
+            row = "" if problem.sample is None else f"row {problem.sample}: "
+            yield dataclasses.replace(problem, message=row + problem.message, sample=None)
+
+    def own_checks(self) -> tuple[str, ...]:
+        return self.base.own_checks()
+
+    def close(self) -> None:
+        self.base.close()
+
+
+class ReaderWrapper(DerivedReader):
+    """Base class of readers that show samples of another reader.
 
     ``_base_rows`` and ``_base_names`` map samples and fields to those of the base. All else is delegated
     through these two, so a subclass overrides only what differs.
     """
 
-    base: Reader
     # Number in the base of every sample; None if the numbers are the same.
     indices: I64 | None = None
 
@@ -698,20 +715,8 @@ class ReaderWrapper(Reader):
             self._base_names([field])[0], int(self._base_rows(np.array([sample]))[0])
         )
 
-    def blocks(self) -> I64 | None:
-        blocks = self.base.blocks()
-        return blocks if blocks is None or self.indices is None else blocks[self.indices]
-
-    def boundaries(self) -> I64:
-        boundaries = self.base.boundaries()
-        if self.indices is None or not len(boundaries):
-            return boundaries
-        sequences = np.searchsorted(boundaries, self.indices, side="right")
-        return np.flatnonzero(sequences[1:] != sequences[:-1]) + 1
-
-    def sizes(self) -> I64 | None:
-        sizes = self.base.sizes()
-        return sizes if sizes is None or self.indices is None else sizes[self.indices]
+    def _layout(self) -> Layout:
+        return self.base._layout().take(self.indices)
 
     def _keys(self) -> FormatKeys | None:
         format_keys = self.base._keys()
@@ -721,28 +726,8 @@ class ReaderWrapper(Reader):
             else format_keys.mapped(self._base_rows)
         )
 
-    def where(self, sample: int) -> str:
-        return self.base.where(int(self._base_rows(np.array([sample]))[0]))
-
-    def facts(self) -> dict[str, object]:
-        return self.base.facts()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.base.metadata
-
-    @property
-    def attributes(self) -> Mapping[str, Mapping[str, object]]:
-        return self.base.attributes
-
     def _verify(self) -> Iterator[Problem]:
         return self.base._verify()
-
-    def own_checks(self) -> tuple[str, ...]:
-        return self.base.own_checks()
-
-    def close(self) -> None:
-        self.base.close()
 
 
 class Renamed(ReaderWrapper):
@@ -811,6 +796,9 @@ class View(ReaderWrapper):
         if self._row_base is not None:
             return self._row_base._ranges(fields, indices)
         return super()._ranges(fields, indices)
+
+    def _layout(self) -> Layout:
+        return self.base._layout() if self.indices is None else super()._layout()
 
     def _prune(self, bound: Bound) -> Pruned | None:
         return filters.within(self.base._prune(bound), self.indices)

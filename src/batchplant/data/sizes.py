@@ -52,8 +52,13 @@ def known_sizes(reader: Reader, fields: Sequence[str], indices: I64) -> I64 | No
     varying = [name for name in fields if reader.schema[name].cell is None]
     fixed = same_size(reader, [name for name in fields if name not in varying]) or 0
     total: I64 | None = None
+    cell_sizes = reader._layout().cell_sizes if varying else None
     for name in varying:
-        sizes = reader._cell_sizes(name, indices)
+        if cell_sizes is not None:
+            sizes = cell_sizes(name, indices)
+        else:
+            spans = reader._spans(name, indices)
+            sizes = None if spans is None else np.maximum(spans.size, 0)
         if sizes is None:
             return None
         total = sizes if total is None else np.add(total, sizes, out=total)

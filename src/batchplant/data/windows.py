@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..codecs.cells import cell_bytes, decode_cell
-from ..errors import BatchplantError, DecodeError, OptionError, Problem, SchemaError, located
+from ..errors import BatchplantError, DecodeError, OptionError, SchemaError, located
 from ..order.keyed import whole
 from ..schema import Field, Image, Schema, Tensor
 from ..schema.columns import (
@@ -31,13 +30,14 @@ from ..schema.columns import (
 from ..storage.patterns import may_be_shards
 from ..storage.spans import Spans, concat_known
 from .keys import same_cells
-from .reader import Reader, open_reader
+from .layout import Layout
+from .reader import DerivedReader, Reader, open_reader
 
 PADS = ("zero", "repeat")
 VALID = "valid"
 
 
-class Windows(Reader):
+class Windows(DerivedReader):
     """``length`` consecutive rows of a dataset as one sample, a window, at every ``stride``-th row.
 
     source: a reader, or the path of one. group: the field, or fields, that tell episodes apart: no window
@@ -213,6 +213,9 @@ class Windows(Reader):
         rows = np.minimum(rows, ends - 1)
         return (rows if self._order is None else self._order[rows]), real
 
+    def _base_rows(self, rows: I64) -> I64:
+        return self._rows_of(rows)[0][:, 0]
+
     def _base_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in fields if name != VALID or self._pad is None)
 
@@ -274,41 +277,19 @@ class Windows(Reader):
         rows = np.repeat(self._starts[:-1], counts) + inside * self._stride
         return rows if self._order is None else self._order[rows]
 
-    def blocks(self) -> I64 | None:
-        blocks = self.base.blocks()
-        return None if blocks is None else blocks[self._first_rows()]
-
-    def sizes(self) -> I64 | None:
+    def _layout(self) -> Layout:
         cells = [field.cell for field in self.schema.values() if field.cell is not None]
         size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in cells)
-        return np.broadcast_to(np.int64(size), (self.length,))
 
-    def where(self, sample: int) -> str:
-        return self.base.where(int(self._rows_of(np.array([sample]))[0][0, 0]))
+        def blocks() -> I64 | None:
+            blocks = self.base.blocks()
+            return None if blocks is None else blocks[self._first_rows()]
+
+        return Layout(blocks=blocks, sizes=np.broadcast_to(np.int64(size), (self.length,)))
 
     def facts(self) -> dict[str, object]:
         groups = len(self._starts) - 1
         return {"rows": len(self.base), "length": self._length, "stride": self._stride, "groups": groups}
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.base.metadata
-
-    @property
-    def attributes(self) -> Mapping[str, Mapping[str, object]]:
-        return self.base.attributes
-
-    def _verify(self) -> Iterator[Problem]:
-        """Yield the problems of the source; the message names the row, for it may be in several windows."""
-        for problem in self.base._verify():
-            row = "" if problem.sample is None else f"row {problem.sample}: "
-            yield dataclasses.replace(problem, message=row + problem.message, sample=None)
-
-    def own_checks(self) -> tuple[str, ...]:
-        return self.base.own_checks()
-
-    def close(self) -> None:
-        self.base.close()
 
 
 class DeltaWindows(Windows):
@@ -373,6 +354,9 @@ class DeltaWindows(Windows):
             schema[f"{name}_is_pad"] = Tensor("bool", (len(rows),))
         return Schema(schema)
 
+    def _base_rows(self, rows: I64) -> I64:
+        return rows
+
     def _around(self, indices: I64, deltas: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
         """Return the rows at deltas from others, and flags of those that are real."""
         groups = np.searchsorted(self._starts, indices, side="right") - 1
@@ -429,17 +413,13 @@ class DeltaWindows(Windows):
             ranges.append(self.base._ranges(names, rows))
         return concat_known(ranges)
 
-    def boundaries(self) -> I64:
-        return self._starts[1:-1]
-
-    def blocks(self) -> I64 | None:
-        return self.base.blocks()
-
-    def sizes(self) -> I64 | None:
-        return self.base.sizes()
-
-    def where(self, sample: int) -> str:
-        return self.base.where(sample)
+    def _layout(self) -> Layout:
+        layout = self.base._layout()
+        return Layout(
+            blocks=layout.all_blocks,
+            boundaries=self._starts[1:-1],
+            sizes=lambda: layout.numbers("sizes"),
+        )
 
     def facts(self) -> dict[str, object]:
         deltas = {name: rows.tolist() for name, rows in self._deltas.items()}

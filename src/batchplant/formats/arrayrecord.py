@@ -13,6 +13,7 @@ A record is any bytes. A dataset with fields is kept as MessagePack, with its sc
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 from .. import _native
 from ..codecs import protobuf
+from ..data.layout import Layout
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import DamagedError, DataError, OptionError, needs, on_error
@@ -282,11 +284,9 @@ class ArrayRecordReader(RecordReader):
         numbers = numbers[self._counts[numbers] > 1]
         return [(self._cache, numbers.tolist())] if len(numbers) else []
 
-    def _block_sizes(self) -> I64 | None:
-        return self._counts if len(self._counts) < self.length else None
-
-    def blocks(self) -> I64 | None:
-        return Reader.blocks(self) if self._block_sizes() is not None else super().blocks()
+    def _layout(self) -> Layout:
+        block_sizes = self._counts if len(self._counts) < self.length else None
+        return dataclasses.replace(super()._layout(), block_sizes=block_sizes, chunk_keys=self._chunk_keys)
 
     def own_checks(self) -> tuple[str, ...]:
         return ("HighwayHash of every chunk",)

@@ -31,6 +31,7 @@ import numpy.typing as npt
 from .. import _native
 from ..codecs.media.image import probe
 from ..codecs.media.image_rules import ImageTarget
+from ..data.layout import Layout
 from ..data.reader import Reader
 from ..data.writer import WriteOptions, Writer
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError
@@ -366,7 +367,10 @@ class BetonReader(Reader):
         chosen = [name for name in fields if name in allocated]
         return super()._ranges(chosen, indices) if chosen else None
 
-    def blocks(self) -> I64 | None:
+    def _layout(self) -> Layout:
+        return Layout(blocks=self._pages)
+
+    def _pages(self) -> I64 | None:
         for number, kind in enumerate(self.types):
             if kind in ALLOCATING:
                 member = self._table[f"f{number}"]

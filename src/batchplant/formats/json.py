@@ -84,7 +84,7 @@ class JsonReader(TextReader):
     def _accept(self, cached: index.Index) -> None:
         super()._accept(cached)
         facts = cached.facts
-        self._layout = LAYOUTS[int(facts["layout"])]
+        self.layout = LAYOUTS[int(facts["layout"])]
         self._left_out = [name for name in facts["names"] if not _is_name(name)]
         # Objects have keys; what is left of the file is no table, and each record is a value.
         self.bare = self.length > 0 and bool(facts["objects"] < self.length or facts["too_many"])
@@ -165,7 +165,7 @@ class JsonReader(TextReader):
         return columns
 
     def facts(self) -> dict[str, object]:
-        facts = {**super().facts(), "layout": self._layout}
+        facts = {**super().facts(), "layout": self.layout}
         return {**facts, "keys left out": self._left_out} if self._left_out else facts
 
 
@@ -281,7 +281,7 @@ class JsonWriter(TextWriter):
     def _check_base(self, base: TextReader) -> None:
         super()._check_base(base)
         assert isinstance(base, JsonReader)
-        self._array = base._layout == LAYOUTS[ARRAY]
+        self._array = base.layout == LAYOUTS[ARRAY]
         if base.bare:
             raise self.cannot_append("its records are no objects")
         if not self._array:

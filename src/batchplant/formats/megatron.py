@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..data.layout import Layout
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import (
@@ -255,8 +256,8 @@ class MegatronReader(Reader):
         # The other fields are small, and lie in the index.
         return self._spans(TOKENS, indices) if TOKENS in fields else None
 
-    def blocks(self) -> I64 | None:
-        return self._index.offsets(np.arange(self.length)) // BLOCK_BYTES
+    def _layout(self) -> Layout:
+        return Layout(blocks=lambda: self._index.offsets(np.arange(self.length)) // BLOCK_BYTES)
 
     def _verify(self) -> Iterator[Problem]:
         """The list of documents; sequences are checked when they are read."""

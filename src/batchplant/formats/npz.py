@@ -28,6 +28,7 @@ from ..codecs.cells import encode_samples
 from ..codecs.infer import infer_field
 from ..codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ..data.arrays import Array, MemoryArray
+from ..data.layout import Layout
 from ..data.reader import Reader
 from ..data.tensors import NUMPY
 from ..data.writer import WriteOptions
@@ -238,8 +239,8 @@ class NpzReader(TensorReader):
         starts = start + size - array.nbytes + indices * width
         return Spans([self._source], starts, np.full(len(indices), width, dtype=np.int64))
 
-    def sizes(self) -> I64 | None:
-        return super().sizes() if self._is_model else None
+    def _layout(self) -> Layout:
+        return super()._layout() if self._is_model else Layout()
 
     def where(self, sample: int) -> str:
         return self.path

@@ -24,6 +24,7 @@ from ..codecs.infer import infer_image
 from ..codecs.media.image_rules import ImageTarget
 from ..codecs.msgpack import gathered
 from ..data.keys import FormatKeys
+from ..data.layout import Layout
 from ..data.writer import WriteOptions
 from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError, located
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
@@ -344,8 +345,8 @@ class RecordIOReader(RecordReader):
         _, _, sizes, _, body = self._bodies(indices)
         return Spans([self.source], self._starts[indices] + FRAME + body, sizes - body)
 
-    def blocks(self) -> I64 | None:
-        return self._starts // BLOCK_BYTES
+    def _layout(self) -> Layout:
+        return Layout(blocks=lambda: self._starts // BLOCK_BYTES)
 
     # -- keys ------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from ..codecs.cells import cell_bytes
 from ..codecs.example import BYTES, FLOAT, INT64, Feature, RecordError
 from ..codecs.media.image_rules import ImageTarget
 from ..data.keys import same_cells
+from ..data.layout import Layout, inner_starts
 from ..data.reader import Reader, open_reader
 from ..data.writer import WriteOptions, Writer
 from ..errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, exceptions_as, located
@@ -383,17 +384,13 @@ class TfdsReader(Reader):
             return self._records._ranges((DATA,), indices[:0])
         return self._records._ranges((DATA,), self._rows[np.unique(self._locate(indices)[0])])
 
-    def boundaries(self) -> I64:
-        """Return the first steps of episodes."""
-        firsts = np.unique(self._begins) if self._flat else self._begins[:0]
-        return firsts[(firsts > 0) & (firsts < self.length)]
-
-    def blocks(self) -> I64 | None:
-        """Return the record that each step lies in."""
-        if self._flat:
-            return np.repeat(np.arange(len(self._rows)), np.diff(self._begins))
-        blocks = self._records.blocks()
-        return None if blocks is None else blocks[self._rows]
+    def _layout(self) -> Layout:
+        """Return the records as blocks of steps, or the layout of the records."""
+        if not self._flat:
+            return dataclasses.replace(self._records._layout().take(self._rows), boundaries=None, sizes=None)
+        return Layout(
+            block_sizes=np.diff(self._begins), boundaries=lambda: inner_starts(self._begins, self.length)
+        )
 
     def where(self, sample: int) -> str:
         return self._records.where(int(self._rows[self._locate(np.array([sample]))[0][0]]))

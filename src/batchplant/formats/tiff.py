@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ..codecs import npy
 from ..data.arrays import Array
 from ..data.arrays.parallel import each_or_error
+from ..data.layout import Layout
 from ..data.reader import Reader
 from ..errors import BatchplantError, DataError, OptionError, on_error
 from ..schema import Bool, Float, Image, Int, Schema, Tensor
@@ -175,10 +176,10 @@ class TiffReader(Reader):
         images = [self._index(place) for place in self._tiles[indices]] if IMAGE in fields else []
         return spans_of(self._volume._places(images) or [])
 
-    def blocks(self) -> I64 | None:
+    def _layout(self) -> Layout:
         if self._tiles is not None:
-            return None
-        return np.arange(self.length, dtype=np.int64) // self._volume.chunks[0]
+            return Layout()
+        return Layout(blocks=lambda: np.arange(self.length, dtype=np.int64) // self._volume.chunks[0])
 
     def facts(self) -> dict[str, object]:
         layout, pyramid = self._volume.layout, self._pyramid

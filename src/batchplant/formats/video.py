@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..codecs.media.video import SUFFIXES, Index, VideoSpan, encoding_of, index_of
 from ..codecs.media.video.frames import Frames, fill_frames, rotation_of, sized
+from ..data.layout import Layout
 from ..data.reader import Reader
 from ..errors import OptionError, exceptions_as, located
 from ..schema import Float, Schema, Tensor
@@ -72,7 +73,10 @@ class VideoReader(Reader):
         runs = self._video.runs(indices) if FRAME in fields else (indices[:0], indices[:0])
         return concat_spans([Spans([self._source], *runs)])
 
-    def blocks(self) -> I64:
+    def _layout(self) -> Layout:
+        return Layout(blocks=self._keyframes)
+
+    def _keyframes(self) -> I64:
         """Return the keyframe that each frame is decoded from."""
         video_index = self._index
         if not video_index.seekable:

@@ -110,11 +110,12 @@ class Executor:
 
     def ranges(self, ids: I64) -> Spans | None:
         """Return the bytes that these samples need; images that are cached decoded need none."""
+        unread = self.reader._layout().unread or self.reader._ranges
         fields, cached = self.plan.fields, None if self.decoded is None else self.decoded.holds(ids)
         if cached is None or not cached.any():
-            return self.reader._unread(fields, ids)
+            return unread(fields, ids)
         parts = [(fields, ids[~cached]), (self.plan.columns, ids[cached])]
-        spans = [self.reader._unread(names, samples) for names, samples in parts if names and len(samples)]
+        spans = [unread(names, samples) for names, samples in parts if names and len(samples)]
         return concat_spans([part for part in spans if part is not None])
 
     def run(self, ids: I64, epoch: int) -> Batch:

@@ -71,7 +71,7 @@ class Ordering:
     def _block_index(self, order: str) -> orders.BlockIndex:
         """Return the grouping of samples by storage block, made once."""
         if self._blocks is None:
-            sizes = self.reader._block_sizes() if self.indices is None else None
+            sizes = self.reader._layout().numbers("block_sizes") if self.indices is None else None
             if sizes is not None:
                 self._blocks = orders.BlockIndex.of_sizes(sizes[sizes > 0], self.reader.window)
                 return self._blocks

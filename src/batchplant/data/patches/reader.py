@@ -18,6 +18,7 @@ from ...schema.columns import I64, AnyArray, Columns
 from ...storage.cache import ChunkKeys
 from ...storage.spans import Spans, concat_spans
 from ..arrays import Array, ChunkedArray, MemoryArray, each
+from ..layout import Layout
 from ..reader import Reader, open_reader
 from .around import Around
 
@@ -335,9 +336,9 @@ class Patches(Reader):
         order: I64 = np.argsort(self._block_of(ids), kind="stable")
         return ids[order]
 
-    def blocks(self) -> I64 | None:
-        """Return the group of chunks in which each patch begins."""
-        return self._block_of(self.ids)
+    def _layout(self) -> Layout:
+        # Blocks are groups of chunks.
+        return Layout(blocks=lambda: self._block_of(self.ids), chunk_keys=self._chunk_keys)
 
     def _filter_of(self, where: Where) -> Callable[[I64], Bools]:
         """Return a function that flags the patches to keep."""

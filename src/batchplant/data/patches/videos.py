@@ -15,7 +15,8 @@ from ...schema import Bytes, Field, Int, Schema, Tensor, Video
 from ...schema.columns import I64, U8, Columns, starts_of, take_cells
 from ...storage import index
 from ...storage.spans import Spans, concat_known
-from ..reader import Reader, open_reader
+from ..layout import Layout, inner_starts
+from ..reader import DerivedReader, Reader, open_reader
 
 START, VIDEO_ID = "start", "video_id"
 MAX_FRAMES, MAX_SIDE_PIXELS = 1 << 30, 1 << 26
@@ -24,7 +25,7 @@ UNREADABLE = -1
 VERSION = 1
 
 
-class VideoClips(Reader):
+class VideoClips(DerivedReader):
     """All clips of the videos of a dataset: ``frames`` frames, ``step`` apart, from every ``stride``-th on.
 
     source: a reader, or the path of one. stride: by default, a clip begins where the one before it ends.
@@ -253,23 +254,15 @@ class VideoClips(Reader):
                 ranges.append(Spans([spans.sources[spans.file[number]]], *runs))
         return concat_known(ranges)
 
-    def blocks(self) -> I64 | None:
-        """Return the video of each clip."""
-        return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
+    def _layout(self) -> Layout:
+        """Return the videos as blocks of clips."""
+        return Layout(block_sizes=np.diff(self._firsts), boundaries=inner_starts(self._firsts, self.length))
 
-    def boundaries(self) -> I64:
-        """Return the first clips of videos."""
-        firsts = np.unique(self._firsts)
-        return firsts[(firsts > 0) & (firsts < self.length)]
-
-    def where(self, sample: int) -> str:
-        return self.base.where(int(self._locate(np.array([sample]))[0][0]))
+    def _base_rows(self, rows: I64) -> I64:
+        return self._locate(rows)[0]
 
     def facts(self) -> dict[str, object]:
         return {"videos": len(self.base), "frames": self._frames, "stride": self._stride, "step": self._step}
-
-    def close(self) -> None:
-        self.base.close()
 
 
 def videos_of(spans: Spans) -> list[VideoSpan | None]:

@@ -19,7 +19,8 @@ from ...storage import index
 from ...storage.cache import ChunkCache
 from ...storage.spans import Spans, concat_known
 from ..arrays import Array, each
-from ..reader import Reader, open_reader
+from ..layout import Layout
+from ..reader import DerivedReader, Reader, open_reader
 from .around import Around
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ POSITION, VOLUME = "position", "volume"
 VERSION = 1
 
 
-class VolumePatches(Reader):
+class VolumePatches(DerivedReader):
     """Boxes of ``size`` cut out of the volumes of a dataset, whose samples are volumes of differing shapes.
 
     source: a reader, or the path of one. fields: those that are cut, of one shape within each sample, such as
@@ -321,19 +322,14 @@ class VolumePatches(Reader):
                 parts.append(ranges or self.base._ranges([name], np.array([volume])))
         return concat_known(parts)
 
-    def blocks(self) -> I64 | None:
-        """Return the volume of each patch."""
-        if self._positions is not None:
-            return None
-        return np.repeat(np.arange(len(self._firsts) - 1), np.diff(self._firsts))
+    def _layout(self) -> Layout:
+        """Return the volumes as blocks of patches."""
+        return Layout(block_sizes=np.diff(self._firsts) if self._positions is None else None)
 
-    def where(self, sample: int) -> str:
+    def _base_rows(self, rows: I64) -> I64:
         if self._positions is not None:
-            return self.base.where(int(self._positions[sample, 0]))
-        return self.base.where(int(np.searchsorted(self._firsts, sample, side="right")) - 1)
+            return self._positions[rows, 0]
+        return np.searchsorted(self._firsts, rows, side="right") - 1
 
     def facts(self) -> dict[str, object]:
         return {"volumes": len(self.base), "size": tuple(self._size.tolist())}
-
-    def close(self) -> None:
-        self.base.close()

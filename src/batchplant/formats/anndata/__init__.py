@@ -21,6 +21,7 @@ import numpy as np
 from ...codecs.sparse import SparseCells, rows_outside
 from ...data.arrays import MemoryArray
 from ...data.concat import concat
+from ...data.layout import Layout
 from ...data.reader import Reader, open_reader
 from ...errors import (
     DamagedError,
@@ -394,9 +395,9 @@ class AnnDataReader(Reader):
             return self._frame.reader.read(rows, [self._frame.index])[self._frame.index]
         return self._frame.read(name, rows)
 
-    def blocks(self) -> I64 | None:
-        """Return the chunk of X that each row begins in."""
-        return self._matrices["X"].blocks() if "X" in self._matrices else None
+    def _layout(self) -> Layout:
+        # Blocks are the chunks of X in which rows begin.
+        return Layout(blocks=self._matrices["X"].blocks if "X" in self._matrices else None)
 
     def close(self) -> None:
         self._store.close()

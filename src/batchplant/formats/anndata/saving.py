@@ -74,11 +74,11 @@ class _File:
             encoded(self._file.create_group(group), "dict", "0.1.0")
         outputs = {name: self._output(name, schema[name], rows) for name in matrices}
         parts: list[Columns] = []
-        for start, end in reader._scan_runs(tuple(schema)):
-            columns = masked(schema, reader.read(range(start, end)))
+        for run in reader._scan_runs(tuple(schema)):
+            columns = masked(schema, reader.read(range(run.start, run.end)))
             for name, output in outputs.items():
                 with located(path=reader.path, field=name):
-                    output(columns.pop(name), start)
+                    output(columns.pop(name), run.start)
                 check()
             parts.append(columns)
         for name in outputs:

@@ -21,6 +21,7 @@ import numpy as np
 from ... import _native
 from ...codecs.infer import infer_image
 from ...codecs.media import audio
+from ...data.layout import Layout
 from ...data.reader import Reader, ReaderWrapper
 from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, UnsafeError, located
 from ...schema import Audio, Bytes, Float, Image, Int, Schema, Text, Video
@@ -458,8 +459,8 @@ class MediaReader(ReaderWrapper):
             parts.append(self._manifests[name].ahead(indices) if whole_files else self._spans(name, indices))
         return None if None in parts else concat_spans([spans for spans in parts if spans is not None])
 
-    def sizes(self) -> I64 | None:
-        return None
+    def _layout(self) -> Layout:
+        return dataclasses.replace(super()._layout(), sizes=None)
 
     def where(self, sample: int) -> str:
         files = (manifest.path_of(sample) for manifest in self._manifests.values())

@@ -20,6 +20,7 @@ import numpy as np
 from ...codecs import msgpack
 from ...codecs.media.image_rules import ANY_ENCODED, ImageTarget
 from ...codecs.msgpack import Runs
+from ...data.layout import Layout
 from ...data.reader import Reader
 from ...data.writer import Writer
 from ...errors import BatchplantError, DamagedError, OptionError, Problem, SchemaError, exceptions_as, located
@@ -248,8 +249,8 @@ class RecordReader(Reader):
         starts, sizes = self._runs(indices)
         return Spans([self.source], starts, sizes)
 
-    def blocks(self) -> I64 | None:
-        return self._runs(np.arange(len(self)))[0] // BLOCK_BYTES
+    def _layout(self) -> Layout:
+        return Layout(blocks=lambda: self._runs(np.arange(len(self)))[0] // BLOCK_BYTES)
 
     def _verify(self) -> Iterator[Problem]:
         """A cut between two records leaves a sound file; only the side-car knows."""

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...data.arrays import Array, MemoryArray, RunArray
+from ...data.layout import Layout
 from ...data.reader import Reader
 from ...data.tensors import (
     BITS,
@@ -131,8 +132,8 @@ class TensorReader(Reader):
             self._sources[file] = open_source(file)
         return self._sources[file]
 
-    def sizes(self) -> I64 | None:
-        return self._sizes
+    def _layout(self) -> Layout:
+        return Layout(sizes=self._sizes)
 
     @property
     def paths(self) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ...codecs import text
+from ...data.layout import Layout
 from ...data.reader import Reader
 from ...data.writer import WriteOptions, Writer
 from ...errors import (
@@ -456,8 +457,8 @@ class TextReader(Reader):
         files = (manifest.path_of(sample) for manifest in self._manifests.values())
         return next((path for path in files if path is not None), self.path)
 
-    def blocks(self) -> I64 | None:
-        return self._starts // BLOCK_BYTES
+    def _layout(self) -> Layout:
+        return Layout(blocks=lambda: self._starts // BLOCK_BYTES)
 
     @property
     def skipped(self) -> list[Problem]:

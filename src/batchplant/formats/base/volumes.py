@@ -21,6 +21,7 @@ from ...codecs.npy import pack_tensor
 from ...data.arrays import Array, ChunkedArray, Index
 from ...data.arrays.base import Picks
 from ...data.keys import FormatKeys
+from ...data.layout import Layout
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, DataError, OptionError, SchemaError, located
 from ...schema import Field, Schema, Tensor, Text
@@ -429,7 +430,10 @@ class VolumeReader(Reader):
         files = np.array([numbers[path] for path, _, _ in runs], dtype=np.int32)
         return Spans(list(numbers), starts.copy(), sizes.copy(), files)
 
-    def sizes(self) -> I64 | None:
+    def _layout(self) -> Layout:
+        return Layout(sizes=self._volume_bytes)
+
+    def _volume_bytes(self) -> I64:
         sizes = [
             sum(volumes[row].array.nbytes for volumes in self.volumes.values()) for row in range(self.length)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +12,7 @@ import numpy as np
 from ...codecs.infer import infer_image
 from ...data.arrays import Array
 from ...data.concat import Concat
+from ...data.layout import Layout, inner_starts
 from ...errors import (
     BatchplantError,
     DamagedError,
@@ -328,7 +330,10 @@ class Hdf5Reader(PackedReader):
         starts, sizes = (np.concatenate(column_ranges) for column_ranges in zip(*runs, strict=True))
         return Spans([self._source], starts, sizes)
 
-    def blocks(self) -> I64:
+    def _layout(self) -> Layout:
+        return Layout(blocks=self._blocks)
+
+    def _blocks(self) -> I64:
         """The chunks of the field that is most work to unpack; else about 8 MiB of the file."""
         costly = [dataset for dataset in self._chunked() if dataset.filters]
         numbers = np.arange(self.length, dtype=np.int64)
@@ -463,15 +468,15 @@ class Hdf5Groups(Concat):
         stored = [name for name in fields if name != self._group_field]
         return super()._ranges(stored, indices) if stored else None
 
-    def blocks(self) -> I64:
+    def _layout(self) -> Layout:
+        # An episode does not go on in the next group.
+        boundaries = inner_starts(self._bounds, self.length)
+        return dataclasses.replace(super()._layout(), block_sizes=None, boundaries=boundaries)
+
+    def _blocks(self) -> I64:
         """About 8 MiB of the file."""
         sample_bytes = max(1, self.readers[0].file_bytes // max(1, self.length))
         return np.arange(self.length, dtype=np.int64) // max(1, BLOCK_BYTES // sample_bytes)
-
-    def boundaries(self) -> I64:
-        """The first sample of every group: an episode does not go on in the next."""
-        ends = np.unique(self._bounds)
-        return ends[(ends > 0) & (ends < self.length)]
 
     def facts(self) -> dict[str, object]:
         return {"groups": len(self.groups), **self.readers[0].facts()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from ...codecs.arrow import arrow_schema, column_of
 from ...codecs.media.video import VideoSpan, index_of
 from ...codecs.media.video.frames import Frames, fill_frames, size_pair
 from ...data.expressions import Bounds
+from ...data.filters import ScanRun
+from ...data.layout import Layout, inner_starts
 from ...data.reader import Reader
 from ...errors import AccessError, BatchplantError, DamagedError, NotFoundError, located
 from ...schema import Field, Image, Int, Schema, Tensor, Text
@@ -150,7 +153,8 @@ class LeRobotReader(LakeReader):
                     )
             yield Frames(span, file, numbers.astype(np.int64), rows, indices[rows])
 
-    def _leftovers(self) -> Iterator[str]:
+    def leftovers(self) -> Iterator[str]:
+        """Yield what lies in the dataset and belongs to no sample, each with its place."""
         meta = self._meta
         used = {file for camera in meta.videos.values() for file in camera.files} | set(meta.files)
         for folder in ("data", "videos"):
@@ -226,11 +230,8 @@ class LeRobotReader(LakeReader):
     def _consecutive(self, size: int, fields: tuple[str, ...]) -> Iterator[Columns]:
         return self._way(fields)._consecutive(self, size, fields)
 
-    def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]:
+    def _scan_runs(self, fields: Sequence[str]) -> Iterator[ScanRun]:
         return self._way(fields)._scan_runs(self, fields)
-
-    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
-        return self._way(fields)._scan_run(self, start, end, fields)
 
     def _way(self, fields: Sequence[str]) -> type[Reader]:
         """Return the class that reads these fields in order: frames are not cached by row groups."""
@@ -239,8 +240,12 @@ class LeRobotReader(LakeReader):
     def _row_reader(self, rows: I64) -> Any:
         return None if self._cameras else super()._row_reader(rows)
 
-    def sizes(self) -> I64 | None:
-        return np.broadcast_to(np.int64(self._frame_bytes), (self.length,)) if self._cameras else None
+    def _layout(self) -> Layout:
+        return dataclasses.replace(
+            super()._layout(),
+            boundaries=lambda: inner_starts(self._begins, self.length),
+            sizes=np.broadcast_to(np.int64(self._frame_bytes), (self.length,)) if self._cameras else None,
+        )
 
     # -- tasks, which lie in the files as numbers ------------------------------------------------------
 
@@ -272,11 +277,6 @@ class LeRobotReader(LakeReader):
         return super()._fixed_bounds(number, [name for name in fields if name not in decoded])
 
     # -- facts -----------------------------------------------------------------------------------------
-
-    def boundaries(self) -> I64:
-        """Return the first frames of episodes."""
-        firsts = np.unique(self._begins)
-        return firsts[(firsts > 0) & (firsts < self.length)]
 
     def facts(self) -> dict[str, object]:
         facts = {"version": self._meta.version, "episodes": len(self._episodes), "fps": self._meta.fps}

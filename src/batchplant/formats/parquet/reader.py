@@ -19,6 +19,7 @@ from ...codecs.arrow.hugging_face import path_structs, plain_files, with_files
 from ...codecs.arrow.types import is_binary, is_file_struct, is_text
 from ...codecs.cells import encode_samples
 from ...data.expressions import Bounds
+from ...data.layout import Layout
 from ...errors import BatchplantError, DamagedError, SchemaError, located
 from ...schema import Bool, Duration, Field, Image, Int, Schema, Text, Time
 from ...schema.columns import I64, Column, Columns, Ragged, starts_of
@@ -189,7 +190,12 @@ class ParquetReader(ParquetRows):
         except Exception as error:
             raise DamagedError(f"the schema is damaged: {error}", path=path) from None
 
-    def boundaries(self) -> I64:
+    def _layout(self) -> Layout:
+        return dataclasses.replace(
+            super()._layout(), boundaries=self._boundaries, stored_bytes=self._stored_bytes
+        )
+
+    def _boundaries(self) -> I64:
         """The first rows of files, of which none is the next shard of the one before."""
         firsts = self._starts[self._firsts[:-1]]
         starts = independent([file.path for file in self._files], firsts)
@@ -302,7 +308,7 @@ class ParquetReader(ParquetRows):
             self._locations.setdefault(field, CellLocations(field, files, self._firsts, self._starts))
         return self._locations[field]
 
-    def _bytes_of(self, fields: Sequence[str]) -> int:
+    def _stored_bytes(self, fields: Sequence[str]) -> int:
         units = range(len(self._starts) - 1)
         return sum(size for unit in units for _, _, size in self._unit_runs(unit, fields) or ())
 

@@ -37,7 +37,7 @@ class PublishedReader(ReaderWrapper):
     def __init__(
         self, path: str, *, split: str | None = None, layout: str | None = None, index: str = "auto"
     ) -> None:
-        self._layout = "wids"
+        self.layout = "wids"
         with located(path=path):
             base = self._opened(path, split, layout, index)
         super().__init__(base)
@@ -54,7 +54,7 @@ class PublishedReader(ReaderWrapper):
         splits = find(names) if layout is None else (layout, LAYOUTS[layout].match(names))
         if splits is None or not splits[1]:
             raise NotFoundError("no files of a layout that batchplant knows are here")
-        self._layout, files = splits
+        self.layout, files = splits
         if split is None and len(files) > 1:
             raise OptionError(
                 f"there are several splits: say which with split= (--option split=…): {', '.join(files)}"
@@ -62,13 +62,13 @@ class PublishedReader(ReaderWrapper):
         split = next(iter(files)) if split is None else split
         if split not in files:
             raise OptionError(f"there is no split {split!r}; there are {', '.join(files)}")
-        row = LAYOUTS[self._layout]
+        row = LAYOUTS[self.layout]
         request = parsers.Request(folder, row, split, files[split], index)
         return parsers.PARSERS[row.parser](request)
 
     def facts(self) -> dict[str, object]:
-        layout = LAYOUTS.get(self._layout)
-        return {**self.base.facts(), "layout": self._layout if layout is None else layout.title}
+        layout = LAYOUTS.get(self.layout)
+        return {**self.base.facts(), "layout": self.layout if layout is None else layout.title}
 
 
 def _is_list(probe: Probe) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import _native
 from ...data.keys import FormatKeys
+from ...data.layout import Layout
 from ...data.reader import Reader
 from ...errors import BatchplantError, DamagedError, Problem, SchemaError, on_error
 from ...schema import Bool, Field, Float, Int, Schema, Tensor, field_from_json
@@ -256,8 +257,8 @@ class WebDatasetReader(Reader):
         starts, sizes = (np.concatenate([empty, *(run[n] for run in runs)]) for n in (0, 1))
         return Spans([self._file], starts, sizes)
 
-    def blocks(self) -> I64:
-        return self._arrays["firsts"] // BLOCK_BYTES
+    def _layout(self) -> Layout:
+        return Layout(blocks=lambda: self._arrays["firsts"] // BLOCK_BYTES)
 
     def facts(self) -> dict[str, object]:
         return {

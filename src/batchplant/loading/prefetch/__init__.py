@@ -45,7 +45,7 @@ def make_prefetcher(
         spans = reader.ranges(fields, first[:1])
         remote = {source.remote for source in spans.sources} if spans is not None else set()
         parts: list[Prefetcher] = []
-        if reader._chunk_keys(fields, first[:1]):
+        if reader._layout().chunk_keys(fields, first[:1]):
             parts.append(CachePlanner(reader, fields, shard, indices, tuning))
         if False in remote:
             parts.append(make_local_prefetcher(executor, indices, shard, first, page_cache, tuning))

@@ -119,7 +119,7 @@ class CachePlanner(Prefetcher):
             samples = self._shard.batch(self._next)
             samples = samples if self._indices is None else self._indices[samples]
             chunks = 0
-            for cache, keys in self._reader._chunk_keys(self._fields, samples):
+            for cache, keys in self._reader._layout().chunk_keys(self._fields, samples):
                 self._caches[id(cache)] = cache
                 cache.expect(self._next, keys)
                 chunks += len(keys)
@@ -138,7 +138,7 @@ class CachePlanner(Prefetcher):
 
 def epoch_bytes(reader: Reader, fields: Sequence[str]) -> int:
     """Estimate how many bytes an epoch reads."""
-    stored_bytes = reader._bytes_of(fields)
+    stored_bytes = reader._layout().stored_bytes(fields)
     return distinct_runs(reader, fields)[1] if stored_bytes is None else stored_bytes
 
 

@@ -427,7 +427,7 @@ def _needed_bytes(executor: Executor, indices: I64 | None, images_only: bool) ->
     """Estimate how many bytes an epoch reads."""
     reader, plan = executor.reader, executor.plan
     count = len(reader) if indices is None else len(indices)
-    stored_bytes = reader._bytes_of(plan.fields)
+    stored_bytes = reader._layout().stored_bytes(plan.fields)
     if stored_bytes is not None:
         return stored_bytes * count / max(1, len(reader))
     firsts = np.linspace(0, max(0, count - PROBE_SAMPLES), PROBES).astype(np.int64)

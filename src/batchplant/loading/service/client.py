@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from ...data.layout import Layout
 from ...data.reader import Reader
 from ...errors import DamagedError, DataError, OptionError, exceptions_as, near
 from ...ops.base import Spec
@@ -170,28 +171,27 @@ class ServiceReader(Reader):
             self._facts[key] = self.call({"kind": "facts", "name": name, **details}, check)
         return self._facts[key]
 
-    def _block_sizes(self) -> I64 | None:
-        return self._fact("blocks", self._checked_blocks)[0]
+    def _layout(self) -> Layout:
+        def boundaries() -> I64:
+            return self._fact("boundaries", lambda answer: checked_numbers(answer.get("boundaries"), None))
 
-    def blocks(self) -> I64 | None:
-        sizes, blocks = self._fact("blocks", self._checked_blocks)
-        return blocks if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
+        def cell_sizes(field: str, indices: I64) -> I64 | None:
+            sizes = self._sizes("cell sizes", field=field)
+            return None if sizes is None else sizes[indices]
+
+        return Layout(
+            blocks=lambda: self._fact("blocks", self._checked_blocks)[1],
+            block_sizes=lambda: self._fact("blocks", self._checked_blocks)[0],
+            boundaries=boundaries,
+            sizes=lambda: self._sizes("sizes"),
+            cell_sizes=cell_sizes,
+        )
 
     def _checked_blocks(self, answer: Any) -> tuple[I64 | None, I64 | None]:
         sizes, blocks = answer.get("sizes"), answer.get("blocks")
         if sizes is not None and (checked_numbers(sizes, None).sum() != self.length):
             raise DamagedError("blocks do not have as many samples as the dataset")
         return sizes, None if blocks is None else checked_numbers(blocks, self.length)
-
-    def sizes(self) -> I64 | None:
-        return self._sizes("sizes")
-
-    def boundaries(self) -> I64:
-        return self._fact("boundaries", lambda answer: checked_numbers(answer.get("boundaries"), None))
-
-    def _cell_sizes(self, field: str, indices: I64) -> I64 | None:
-        sizes = self._sizes("cell sizes", field=field)
-        return None if sizes is None else sizes[indices]
 
     def _sizes(self, name: str, **details: str) -> I64 | None:
         def check(answer: Any) -> I64 | None:

@@ -287,7 +287,7 @@ class Server:
         """Return what orders need to know of all samples."""
         name, reader = request["name"], self.reader
         if name == "blocks":
-            sizes = reader._block_sizes()
+            sizes = reader._layout().numbers("block_sizes")
             return {"sizes": sizes, "blocks": reader.blocks() if sizes is None else None}
         if name == "sizes":
             return {"sizes": reader.sizes()}

@@ -19,6 +19,7 @@ import numpy as np
 from ....codecs import npy
 from ....codecs.infer import infer_image
 from ....data.arrays import Array
+from ....data.layout import Layout
 from ....data.reader import Reader
 from ....errors import (
     BatchplantError,
@@ -475,9 +476,10 @@ class GridReader(PackedReader):
         """Rows of large plain chunks, other chunks whole; offsets of cells of differing length are read."""
         return self._runs_of(fields, indices) if self.store.slow else super()._ranges(fields, indices)
 
+    def _layout(self) -> Layout:
+        return Layout(blocks=self._chunk_blocks, unread=self._unread if self.store.slow else None)
+
     def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        if not self.store.slow:
-            return super()._unread(fields, indices)
         chunks = [grid for (name, _), grid in self.parts.items() if name in fields and not grid.by_range]
         # Where the cache has no room for all chunks, one that is there now may be gone when it is needed.
         fits = sum(grid.unpacked_bytes for grid in chunks) <= self._cache.max_bytes
@@ -525,7 +527,7 @@ class GridReader(PackedReader):
             reader.close()
         return self
 
-    def blocks(self) -> I64 | None:
+    def _chunk_blocks(self) -> I64 | None:
         """By the chunks of the field with the most bytes; large ones of plain values in several blocks."""
         if not self.length:
             return None

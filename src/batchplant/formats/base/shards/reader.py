@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .... import _native
+from ....data.layout import Layout
 from ....data.reader import Reader
 from ....errors import (
     BatchplantError,
@@ -605,9 +606,12 @@ class ShardsReader(Reader):
         spans = Spans(sources, starts, sizes, files)
         return spans if chosen.all() else spans.take(chosen)
 
-    def _bytes_of(self, fields: Sequence[str]) -> int | None:
-        """The bytes of all shards: reading a sample fetches all of its columns."""
-        return sum(self._shard_bytes()) if self.shards.remote else None
+    def _layout(self) -> Layout:
+        # Reading a sample fetches all of its columns.
+        return Layout(
+            block_sizes=self._block_sizes,
+            stored_bytes=lambda fields: sum(self._shard_bytes()) if self.shards.remote else None,
+        )
 
     def _block_sizes(self) -> I64:
         """Estimate how many samples begin in each 8 MiB of a shard: exact offsets are in many tables."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -19,6 +20,7 @@ from ....codecs.arrow.types import is_file_struct, plain_size
 from ....data.expressions import Bound, Bounds, can_match, comparison_of, fields_of
 from ....data.expressions.binding import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
+from ....data.layout import Layout
 from ....errors import BatchplantError, DamagedError, SchemaError, located
 from ....schema import Field
 from ....schema.columns import I64, U8, Column, Columns, Masked, Ragged, concat_columns, dense_of
@@ -607,6 +609,9 @@ class ParquetRows(TableReader):
             self._row_runs(unit, np.unique(unit_rows), fields) for unit, unit_rows, _ in by_unit(units, rows)
         ]
         return None if None in runs_of_units else [run for runs in runs_of_units for run in runs or ()]
+
+    def _layout(self) -> Layout:
+        return dataclasses.replace(super()._layout(), unread=self._unread)
 
     def _unread(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Return byte ranges; remote units that stay in the cache are left out."""

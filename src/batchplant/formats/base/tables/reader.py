@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from .... import _native
+from ....data.filters import ScanRun
+from ....data.layout import Layout
 from ....data.reader import Reader
 from ....errors import BatchplantError, DamagedError
 from ....schema.columns import I64, Column, Columns, Flags, Ragged, as_bytes, starts_of
@@ -158,12 +161,11 @@ class TableReader(Reader):
         if waiting:
             yield Columns.concat(waiting)
 
-    def _scan_runs(self, fields: Sequence[str]) -> Iterator[tuple[int, int]]:
-        return ((start, end) for start, end in itertools.pairwise(self._starts.tolist()) if start < end)
-
-    def _scan_run(self, start: int, end: int, fields: Sequence[str]) -> Columns:
-        """Decode a unit past the cache: it is not needed again soon."""
-        return self._decoded(int(np.searchsorted(self._starts, start, side="right")) - 1, tuple(fields))
+    def _scan_runs(self, fields: Sequence[str]) -> Iterator[ScanRun]:
+        """Yield units, decoded past the cache: they are not needed again soon."""
+        for unit, (start, end) in enumerate(itertools.pairwise(self._starts.tolist())):
+            if start < end:
+                yield ScanRun(start, end, functools.partial(self._decoded, unit, tuple(fields)))
 
     def _ahead(self, fields: tuple[str, ...]) -> Iterator[Columns]:
         """Yield all units in order while the next one is being decoded."""
@@ -179,8 +181,8 @@ class TableReader(Reader):
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _block_sizes(self) -> I64:
-        return np.diff(self._starts)
+    def _layout(self) -> Layout:
+        return Layout(block_sizes=lambda: np.diff(self._starts))
 
     def where(self, sample: int) -> str:
         return self._path_of(int(self._units_of(np.array([sample]))[0][0]))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ....data.keys import same_cells
 from ....errors import BatchplantError
+from ....formats.lerobot.reader import LeRobotReader
 from ....schema import Field, Float, Image, Int, Tensor
 from ....schema.columns import AnyArray, Ragged, take_cells
 from ..check import ACTION, EPISODE, FRAME, TIME, Batch, CellCheck, Check, Subject, Tally
@@ -310,7 +311,8 @@ class Leftovers(Check):
     sentence = "A recording was cut or edited by halves; what follows in the video may be shifted."
 
     def findings(self) -> Iterator[Finding]:
-        sentences = [sentence for part in self.subject.parts for sentence in part._leftovers()]
+        parts = [part for part in self.subject.parts if isinstance(part, LeRobotReader)]
+        sentences = [sentence for part in parts for sentence in part.leftovers()]
         if sentences:
             examples = [Example(said=sentence) for sentence in sentences]
             message = "files have frames, or are there, that no episode has"
