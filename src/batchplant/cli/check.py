@@ -22,7 +22,7 @@ from ..errors import DamagedError, OptionError, exceptions_as, located
 from ..formats.registry import open as open_reader
 from ..storage import NOTE_ERRORS, parse_object, put_file, read_whole
 from ..tools import baseline
-from .terminal import add_reading, counted, parse_options, print_json, printable, say
+from .terminal import add_reading, counted, print_json, printable, reading, say
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -59,12 +59,7 @@ def run(args: argparse.Namespace) -> int:
         paths = dict(zip(["dataset"], paths.values(), strict=True))
     with contextlib.ExitStack() as stack:
         splits = {
-            name: stack.enter_context(
-                open_reader(
-                    path, format=args.format, skip=args.skip, where=args.where, **parse_options(args.option)
-                )
-            )
-            for name, path in paths.items()
+            name: stack.enter_context(open_reader(path, **reading(args))) for name, path in paths.items()
         }
         now = baseline.measure(splits, sample=args.sample)
     exists = args.baseline is not None and os.path.exists(args.baseline)

@@ -46,14 +46,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "target", metavar="DST", help="the suffix says the format; a name without one: a folder"
     )
     terminal.add_reading(parser)
-    parser.add_argument("--to", metavar="NAME", help="the format to write (default: by the suffix of DST)")
-    parser.add_argument(
-        "--to-option",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="an option of the format's writer, or of the store of a URL: endpoint, region, profile",
-    )
+    terminal.add_writing(parser)
     chosen = parser.add_argument_group("what to write")
     chosen.add_argument("--fields", metavar="A,B", help="only these fields, in this order")
     chosen.add_argument("--rename", metavar="OLD=NEW,…", help="new names for fields")
@@ -118,7 +111,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--on-error", choices=("raise", "skip"), default="raise", help="leave bad samples out and list them"
     )
     group.add_argument("--resume", action="store_true", help="go on where an interrupted conversion stopped")
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
+    terminal.add_quiet(group)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,12 +139,7 @@ def run(args: argparse.Namespace) -> int:
                 on_error=args.on_error,
                 resume=args.resume,
                 progress=progress,
-                source_options={
-                    "format": args.format,
-                    "skip": args.skip,
-                    "where": args.where,
-                    **terminal.parse_options(args.option),
-                },
+                source_options=terminal.reading(args),
                 target_options={
                     "format": args.to,
                     **terminal.parse_options(args.to_option, create_with),
@@ -169,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     except (KeyboardInterrupt, DataError, OSError) as error:
         _say_how_to_go_on(args, stopped=isinstance(error, KeyboardInterrupt))
         raise
-    _report(args, done)
+    report(args, done)
     return 1 if done.skipped else 0
 
 
@@ -211,17 +199,17 @@ def _renames(text: str | None) -> dict[str, str]:
     return {old: new for old, _, new in pairs}
 
 
-def _report(args: argparse.Namespace, done: Conversion) -> None:
+def report(args: argparse.Namespace, done: Conversion) -> None:
     rate = (done.samples - done.resumed_at) / max(done.seconds, 1e-9)
     size = terminal.size_of(done.files) if done.files else None
     if args.json:
-        report: Document = {
+        document: Document = {
             "files": done.files, "samples": done.samples, "bytes": size, "seconds": round(done.seconds, 3),
             "resumed at": done.resumed_at, "remarks": done.remarks,
             **({} if done.tokens is None else {"tokens": done.tokens}),
             "skipped": [vars(problem) for problem in done.skipped],
         }  # fmt: skip
-        terminal.print_json(report)
+        terminal.print_json(document)
         return
     details = f", {human_size(size)}" if size is not None else ""
     where = args.target
@@ -281,7 +269,7 @@ def tokenizing(args: argparse.Namespace) -> Any:
         args.tokenize, max_length=args.max_length, add_special_tokens=not args.no_special_tokens,
         bos=_token(args.bos), eos=True if args.append_eos else _token(args.eos), dtype=args.dtype or "int32",
     )  # fmt: skip
-    names = [] if args.field is None else [name.strip() for name in args.field.split(",") if name.strip()]
+    names = terminal.names_of(args.field or "")
     return dict.fromkeys(names, tokenizer) if names else tokenizer
 
 

@@ -25,7 +25,6 @@ from rich.text import Text
 
 from ..data import quarantine
 from ..errors import OptionError, Problem
-from ..formats.registry import open as open_reader
 from ..tools import doctor
 from . import terminal
 from .terminal import counted, printable
@@ -59,7 +58,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         help="say how many samples are damaged or there before, and list them for --skip of all commands",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    terminal.add_quiet(parser)
     listed = "\n".join(f"  {kind.name:<17} {kind.title}" for kind in doctor.CHECKS)
     parser.epilog = f"{parser.epilog}\nchecks:\n{listed}\n"
 
@@ -74,14 +73,13 @@ def run(args: argparse.Namespace) -> int:
             raise OptionError("which dataset? `batchplant doctor PATH`; `--explain` tells about the checks")
         _explain(checks, as_json=args.json)
         return 0
-    options = terminal.parse_options(args.option, doctor.examine)
     with terminal.progress_bar("examining", quiet=args.quiet or args.json) as progress:
         report = doctor.examine(
-            args.source[0] if len(args.source) == 1 else args.source,
+            args.source,
             sample=None if args.all else args.sample, world_size=args.world_size, crop=args.crop,
             batch_size=args.batch_size, window=args.window, label=args.label,
             only=[kind.name for kind in checks], workers=args.workers, progress=progress,
-            format=args.format, where=args.where, skip=args.skip, **options,
+            **terminal.reading(args, doctor.examine),
         )  # fmt: skip
     listed = _listed(report, terminal.names_of(args.only) if args.only else [])
     if args.json:
@@ -127,16 +125,7 @@ def _rule(report: doctor.Report, listed: list[tuple[int, doctor.Finding]]) -> st
 
 def _quarantine(args: argparse.Namespace, listed: list[tuple[int, doctor.Finding]]) -> None:
     problems = [Problem(finding.message, None, sample, finding.field) for sample, finding in listed]
-    reader = None
-    if problems:
-        reader = open_reader(
-            args.source,
-            format=args.format,
-            skip=args.skip,
-            where=args.where,
-            **terminal.parse_options(args.option),
-        )
-    quarantine.write(args.quarantine, reader, problems)
+    quarantine.write(args.quarantine, terminal.open_source(args) if problems else None, problems)
 
 
 def _as_json(report: doctor.Report) -> dict[str, object]:

@@ -50,7 +50,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--where", action="store_true", help="only tell where it lies")
     group.add_argument("--remove", action="store_true", help="remove it")
     terminal.add_engine(parser, "scans the files")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    terminal.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:

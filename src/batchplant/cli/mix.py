@@ -31,7 +31,7 @@ from ..errors import OptionError
 from ..loading.packing import pack_of
 from ..tools.measure import figures
 from ..tools.measure.mixing import DryRun, draw, dry_run
-from .terminal import console, counted, progress_bar, show_result, wrapped
+from .terminal import add_quiet, console, counted, progress_bar, show_result, wrapped
 
 # Rows of a table; of more, the first, and what the others come to.
 SHOWN, RANKS = 40, 8
@@ -52,7 +52,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--example", action="store_true", help="print a plan to start from")
     parser.add_argument("--figure", metavar="FILE", help="draw the schedule into a .png, .svg or .pdf")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,44 +6,53 @@ It is all that ``batchplant --help`` imports, so it imports nothing that takes l
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import listed, near, no_such
 
 
+class Command(NamedTuple):
+    """What adds the arguments of a command, and what runs it; ``run`` has its name, and its docstring."""
+
+    add_args: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
 def add_commands(
     parser: argparse.ArgumentParser,
-    modules: Iterable[ModuleType],
+    commands: Iterable[ModuleType | Command],
     listed_only: Mapping[str, str] | None = None,
 ) -> None:
-    """A subcommand for each module: its docstring is the help; ``add_args`` and ``run`` are the rest.
+    """Add subcommands: the docstring is the help; ``add_args`` and ``run`` are the rest.
 
     A module without ``run`` is a group, whose ``add_args`` adds commands again. ``listed_only``: names and
-    summaries of commands that help and error messages name, without the arguments of their modules.
+    summaries of commands that help and error messages name, without their arguments.
     """
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda args: _without_command(parser))
     for name, summary in (listed_only or {}).items():
-        commands.add_parser(name, help=summary)
-    for module in modules:
-        summary, _, examples = (module.__doc__ or "").partition("\n\n")
-        command = commands.add_parser(
-            module.__name__.rpartition(".")[2].replace("_", "-"),
+        subparsers.add_parser(name, help=summary)
+    for command in commands:
+        named: Any = command.run if isinstance(command, Command) else command
+        summary, _, examples = (inspect.getdoc(named) or "").partition("\n\n")
+        subparser = subparsers.add_parser(
+            named.__name__.rpartition(".")[2].replace("_", "-"),
             help=summary.rstrip("."),
             description=summary,
             epilog=examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_args(command)
-        command.add_argument(
+        command.add_args(subparser)
+        subparser.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for machines"
         )
-        command.set_defaults(parser=command)
-        if hasattr(module, "run"):
-            command.set_defaults(run=module.run)
+        subparser.set_defaults(parser=subparser)
+        if hasattr(command, "run"):
+            subparser.set_defaults(run=command.run)
 
 
 def _without_command(parser: argparse.ArgumentParser) -> int:

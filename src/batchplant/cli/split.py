@@ -42,16 +42,13 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         "--out-dir", metavar="TEMPLATE",
         help="the folder of the parts, or their names with {part} in them (default: beside PATH)",
     )  # fmt: skip
-    parser.add_argument("--to", metavar="NAME", help="the format to write (default: that of PATH)")
-    parser.add_argument(
-        "--to-option", metavar="NAME=VALUE", action="append", default=[], help="an option of its writer"
-    )
+    terminal.add_writing(parser, "PATH")
     parser.add_argument("--fields", metavar="A,B", help="only these fields, in this order")
     parser.add_argument("--workers", type=int, metavar="N", help="encoding threads (default: all cores)")
     parser.add_argument("--checksums", action="store_true", help="also write checksums, which verify uses")
     parser.add_argument("--overwrite", action="store_true", help="replace parts that are there")
     parser.add_argument("--dry-run", action="store_true", help="only say how large each part would be")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    terminal.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,17 +45,16 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
     parser.add_argument("--workers", type=int, metavar="N", help="threads of a task (default: all cores)")
     terminal.add_engine(parser, "looks at the samples")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    terminal.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     with terminal.progress_bar("looking", quiet=args.quiet or args.json) as progress:
         report = stats.collect(
-            args.source[0] if len(args.source) == 1 else args.source,
+            args.source,
             fields=terminal.names_of(args.fields) if args.fields else None,
             sample=None if args.all else args.sample, seed=args.seed, engine=terminal.engine_of(args),
-            workers=args.workers, progress=progress, format=args.format, skip=args.skip, where=args.where,
-            **terminal.parse_options(args.option, stats.collect),
+            workers=args.workers, progress=progress, **terminal.reading(args, stats.collect),
         )  # fmt: skip
     if args.json:
         terminal.print_json(_as_json(report))
@@ -92,7 +91,7 @@ def _print(report: stats.Stats) -> None:
 
 
 def _fields(report: stats.Stats) -> Table:
-    table = _table("field", "kind", "cells", "missing", "unknown", "bytes")
+    table = figures.table("field", "kind", "cells", "missing", "unknown", "bytes")
     table.columns[1].justify = "left"
     for name, field_stats in report.fields.items():
         empty = (f"{count:,}" if count else "" for count in (field_stats.missing, field_stats.unknown))
@@ -103,7 +102,7 @@ def _fields(report: stats.Stats) -> Table:
 
 
 def _numbers(report: stats.Stats) -> Table:
-    table = _table("numbers", "min", "median", "max", "mean", "std", "")
+    table = figures.table("numbers", "min", "median", "max", "mean", "std", "")
     table.columns[-1].justify = "left"
     for name, field in report.fields.items():
         for kind, summary in field.numbers.items():
@@ -128,7 +127,7 @@ def _are_classes(field: stats.FieldStats) -> bool:
 
 
 def _times(report: stats.Stats) -> Table:
-    table = _table("times", "min", "max", "")
+    table = figures.table("times", "min", "max", "")
     table.columns[-1].justify = "left"
     for name, field in report.fields.items():
         if field.times:
@@ -148,7 +147,7 @@ def _bars(counts: list[int]) -> str:
 
 
 def _values(report: stats.Stats) -> Table:
-    table = _table("values", "different", "the most frequent")
+    table = figures.table("values", "different", "the most frequent")
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
     for name, field in report.fields.items():
@@ -175,7 +174,7 @@ def _cut(text: str) -> str:
 
 
 def _copies(report: stats.Stats) -> Table:
-    table = _table("copies", "of", "samples that are the same")
+    table = figures.table("copies", "of", "samples that are the same")
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
     for name, copies in _copied(report):
@@ -198,10 +197,6 @@ def _copied(report: stats.Stats) -> Iterator[tuple[str, stats.Copies]]:
         # Cells of which most come again are labels of a kind: the frequent values tell more of them.
         if copies is not None and copies.count and (field.kind in MEDIA or copies.count <= copies.different):
             yield name, copies
-
-
-def _table(*columns: str) -> Table:
-    return figures.table(*columns)
 
 
 def short(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import math
@@ -10,8 +11,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,9 +81,32 @@ def add_reading(parser: argparse.ArgumentParser, *, where: bool = True) -> None:
         )
 
 
-def open_source(args: argparse.Namespace) -> Reader:
-    options = parse_options(args.option)
-    return open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options)
+def add_writing(parser: argparse._ActionsContainer, target: str = "DST") -> None:
+    """Add the format to write, and the options of its writer."""
+    parser.add_argument(
+        "--to", metavar="NAME", help=f"the format to write (default: by the suffix of {target})"
+    )
+    parser.add_argument(
+        "--to-option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an option of the format's writer, or of the store of a URL: endpoint, region, profile",
+    )
+
+
+def add_quiet(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def reading(args: argparse.Namespace, taker: Callable[..., Any] = open_reader) -> dict[str, Any]:
+    """Return the keyword arguments of ``open`` from the command line, for a function that passes them on."""
+    options = {"format": args.format, "skip": args.skip, "where": args.where}
+    return {**options, **parse_options(args.option, taker)}
+
+
+def open_source(args: argparse.Namespace, **options: Any) -> Reader:
+    return open_reader(args.source, **reading(args), **options)
 
 
 def parse_options(texts: list[str], taker: Callable[..., Any] = open_reader) -> dict[str, Any]:
@@ -182,15 +205,43 @@ def wrapped(text: str) -> None:
         print(textwrap.fill(line, console().width, subsequent_indent="  "))
 
 
-def progress_bar(noun: str, *, quiet: bool = False) -> AbstractContextManager[Callable[..., None]]:
-    """A bar on standard error with rate and time left; nothing where that is no terminal.
+@contextlib.contextmanager
+def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Draw a bar on standard error with rate and time left; nothing where that is no terminal.
 
-    It is told (done, total), and where what is done changes also that.
+    Yields a function of (done, total), and of another label where that changes.
     """
     # Rich takes long to import, and not every command draws.
-    from .bar import progress
+    from rich import progress
+    from rich.console import Console
+    from rich.text import Text
 
-    return progress(noun, quiet=quiet)
+    from ..storage import uploads
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            # Steps that take seconds have no rate worth telling.
+            speed = f"{task.speed:,.0f}/s" if (task.speed or 0) >= 0.5 else ""
+            return Text(speed, style="progress.data.speed")
+
+    screen = Console(stderr=True)
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
+        Rate(), progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
+        console=screen, disable=quiet or not screen.is_terminal,
+    )  # fmt: skip
+    sent: dict[str, tuple[int, int]] = {}
+
+    def show_upload(url: str, done: int, size: int) -> None:
+        if not sent:
+            bar.add_task("sending (MB)")
+        sent[url] = done, size
+        completed, total = (sum(part) // 10**6 for part in zip(*sent.values(), strict=True))
+        bar.update(bar.task_ids[-1], completed=completed, total=total)
+
+    with bar, uploads.watching(show_upload):
+        task = bar.add_task(label, total=None)
+        yield lambda done, total, now=label: bar.update(task, completed=done, total=total, description=now)
 
 
 def size_of(files: list[str]) -> int | None:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 
 from ..jobs.verify import MAX_PROBLEMS, verify
-from .terminal import add_engine, add_source, engine_of, parse_options, print_json, progress_bar
+from . import terminal
 
 SHOWN = 50
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    terminal.add_source(parser)
     parser.add_argument("--decode", action="store_true", help="also decode every cell")
     parser.add_argument("--against", metavar="OTHER", help="compare cell by cell with another dataset")
     parser.add_argument(
@@ -38,33 +38,21 @@ def add_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="for --sample (default: 0)")
     parser.add_argument("--quarantine", metavar="FILE", help="write the list of bad samples, for --skip")
     parser.add_argument("--workers", type=int, metavar="N", help="decoding threads (default: all cores)")
-    add_engine(parser, "checks")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    terminal.add_engine(parser, "checks")
+    terminal.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    source = args.source[0] if len(args.source) == 1 else args.source
-    with progress_bar("verifying", quiet=args.quiet or args.json) as progress:
+    with terminal.progress_bar("verifying", quiet=args.quiet or args.json) as progress:
         report = verify(
-            source, decode=args.decode, against=args.against, format=args.format,
-            engine=engine_of(args), workers=args.workers, progress=progress, max_problems=args.most or None,
-            max_differences=args.differences or None,
-            sample=args.sample, seed=args.seed, quarantine=args.quarantine, skip=args.skip,
-            where=args.where,
-            **parse_options(args.option, verify),
+            args.source, decode=args.decode, against=args.against, engine=terminal.engine_of(args),
+            workers=args.workers, progress=progress, max_problems=args.most or None,
+            max_differences=args.differences or None, sample=args.sample, seed=args.seed,
+            quarantine=args.quarantine, **terminal.reading(args, verify),
         )  # fmt: skip
     if args.json:
         problems = [vars(problem) for problem in report.problems]
-        print_json(
-            {
-                "path": report.path,
-                "ok": report.ok,
-                "samples": report.samples,
-                "checks": report.checks,
-                "problems": problems,
-                "remarks": report.remarks,
-            }
-        )
+        terminal.print_json({**vars(report), "ok": report.ok, "problems": problems})
         return 0 if report.ok else 1
     for problem in report.problems[:SHOWN]:
         print(problem)

@@ -18,8 +18,7 @@ import sys
 
 from ..data.reader import Reader
 from ..errors import OptionError
-from ..formats.registry import open as open_reader
-from .terminal import add_reading, parse_options, print_json, say
+from .terminal import add_reading, open_source, print_json, say
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +42,7 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port < 65536:
         raise OptionError(f"--port is a number from 1 to 65535, not {args.port}")
-    options = parse_options(args.option)
-    with open_reader(args.source, format=args.format, skip=args.skip, where=args.where, **options) as reader:
+    with open_source(args) as reader:
         return _serve(args, reader)
 
 
