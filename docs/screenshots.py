@@ -25,7 +25,7 @@ import photos  # noqa: E402
 
 import batchplant  # noqa: E402
 from batchplant import ops  # noqa: E402
-from batchplant.tools.viewer.pipelines import arguments  # noqa: E402
+from batchplant.tools.viewer.augment import loader_arguments  # noqa: E402
 from browser import browser, viewed  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"
@@ -91,7 +91,7 @@ def page(name: str, make: Callable[[Path], Path], hash: str = "", *, wait: str =
         session = dict(options)
         first = batchplant.open(once(make, folder))
         if "pipeline" in session:
-            session["pipeline"] = arguments(session["pipeline"], first)
+            session["pipeline"] = loader_arguments(session["pipeline"], first)
         with first, viewed(chromium, first, **session) as tab:
             tab.go(hash)
             if wait:

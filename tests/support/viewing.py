@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
-from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer.serve import application
 from batchplant.tools.viewer.session import Session
 
 

@@ -53,7 +53,7 @@ def _serve(args: argparse.Namespace, reader: Reader) -> int:
 
     pipeline = None
     if args.pipeline is not None:
-        from ..tools.viewer.pipelines import load, loader_arguments
+        from ..tools.viewer.augment import load, loader_arguments
 
         pipeline = loader_arguments(load(args.pipeline), reader)
     tokenizer = None
@@ -62,7 +62,6 @@ def _serve(args: argparse.Namespace, reader: Reader) -> int:
 
         tokenizer = Tokenizer(args.tokenizer)
     session = Session(reader, pipeline=pipeline, tokenizer=tokenizer)
-    session.warm()
     server = Server(session, port=args.port)
     if args.json:
         print_json({"url": server.url, "samples": len(reader)})

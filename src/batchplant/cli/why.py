@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"give one of --{' and --'.join(chosen)}")
     loader = None
     if args.loader is not None:
-        from ..tools.viewer.pipelines import load
+        from ..tools.viewer.augment import load
 
         loader = load(args.loader)
     with Run(args.record, source=args.data, loader=loader) as record:

@@ -30,11 +30,10 @@ pytest.importorskip("uvicorn", reason="pip install 'batchplant[view]'")
 
 from starlette.testclient import TestClient
 
-from batchplant.tools.viewer import jobs, rows
-from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer import rows
 from batchplant.tools.viewer.cells import Dataset
-from batchplant.tools.viewer.serve import serving
-from batchplant.tools.viewer.session import Session
+from batchplant.tools.viewer.serve import application, serving
+from batchplant.tools.viewer.session import MAX_RESULT_BYTES, Abandoned, Jobs, Session
 from processes import PATIENCE
 
 COUNT = 60
@@ -279,9 +278,9 @@ def test_a_filter_tells_how_far_it_is_and_can_be_ended(monkeypatch: pytest.Monke
     assert told == [(done, 1000) for done in range(100, 1001, 100)]
 
     def stop(done: int, of: int) -> None:
-        raise jobs.Abandoned
+        raise Abandoned
 
-    with watching(stop), pytest.raises(jobs.Abandoned):
+    with watching(stop), pytest.raises(Abandoned):
         reader.filter("x < 400")
     assert len(reader.filter("x < 400")) == 400
 
@@ -459,8 +458,8 @@ def test_a_image_that_a_browser_shows_is_given_as_it_is(ask: Callable[..., Any])
 
 
 def test_results_are_kept_within_memory() -> None:
-    result = jobs.Jobs()
-    big = jobs.MAX_RESULT_BYTES // 3
+    result = Jobs()
+    big = MAX_RESULT_BYTES // 3
     for n in range(8):
         result.get(n, lambda told: np.empty(big, np.uint8), wait=60)
     assert [n for n in range(8) if n in result._jobs] == [5, 6, 7]
@@ -468,7 +467,7 @@ def test_results_are_kept_within_memory() -> None:
 
 
 def test_what_went_wrong_is_tried_again_later() -> None:
-    result, tries = jobs.Jobs(), []
+    result, tries = Jobs(), []
 
     def work(told: Any) -> str:
         tries.append(1)
@@ -479,7 +478,7 @@ def test_what_went_wrong_is_tried_again_later() -> None:
     assert str(result.get("x", work, wait=60).error) == "not now"
     assert result.get("x", work, wait=60).error is not None
     result.close()
-    result, tries = jobs.Jobs(retry_seconds=-1.0), []
+    result, tries = Jobs(retry_seconds=-1.0), []
     assert str(result.get("x", work, wait=60).error) == "not now"
     assert result.get("x", work, wait=60).value == "done"
     result.close()

@@ -30,12 +30,18 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 from starlette.testclient import TestClient
 
-from batchplant.tools.viewer import dashboard, pipelines
-from batchplant.tools.viewer.app import application
-from batchplant.tools.viewer.augment import augment_sample
+from batchplant.tools.viewer import augment, dashboard
 from batchplant.tools.viewer.dashboard import COLUMNS, Ring
+from batchplant.tools.viewer.serve import application
 from batchplant.tools.viewer.session import Session
 from browser import viewed
+
+
+def augmented(session: Session, sample: int, ops: str = "", seed: int | None = None, **options: int) -> Any:
+    """A sample as the page gets it."""
+    loader = session.loaders.get(session.dataset.reader, session.pipeline, ops, seed)
+    return augment.augment_sample(loader, session.dataset, sample, **options)
+
 
 AUGMENT = [ops.RandomResizedCrop(16), ops.RandomHorizontalFlip(), ops.RandomBrightness(0.5)]
 HOSTILE = "<script>document.title='run'</script>\"'><img src=x onerror=\"document.title='run'\">"
@@ -120,12 +126,12 @@ def test_the_box_is_the_one_that_was_cut(ramps: str) -> None:
 def test_what_cannot_be_shown_says_so(tmp_path: Path) -> None:
     path = write_jpeg(tmp_path / "bad.beton", 4, damaged=[1])
     with contextlib.closing(Session(bp.open(path), pipeline={"image": [ops.Resize(8)]})) as session:
-        result = augment_sample(session, session.dataset, 1, count=2)
+        result = augmented(session, 1, count=2)
         assert [row["epoch"] for row in result["views"]] == [0, 1]
         assert all("sample 1" in row["error"] for row in result["views"])
         # Where the damage is not within the box, the loader has no error, but the original has.
         crop = '[["RandomResizedCrop",{"size":8,"scale":[0.05,0.1]}]]'
-        result = augment_sample(session, session.dataset, 1, ops=crop, count=16)
+        result = augmented(session, 1, ops=crop, count=16)
         assert any("outputs" in item for item in result["views"])
         assert "sample 1" in result["originals"][0]["error"]
     skipping = bp.Loader(path, 4, pipelines={"image": [ops.Resize(8)]}, on_error="skip")
@@ -144,7 +150,7 @@ def test_images_come_turned_as_the_pipeline_turns_them(tmp_path: Path) -> None:
     for orient, size in ((False, (40, 20)), (True, (20, 40))):
         given = {"image": [ops.Resize(8, orient=orient)]}
         with contextlib.closing(Session(bp.open(tmp_path), pipeline=given)) as session:
-            [one] = augment_sample(session, session.dataset, 0)["originals"]
+            [one] = augmented(session, 0)["originals"]
             assert (one["width"], one["height"]) == size
             header = image.header(np.frombuffer(_bytes(one["src"]), np.uint8))
             assert (header.width, header.height) == size
@@ -163,9 +169,9 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
     normal = [ops.Resize(32), ops.Normalize([100] * 3, [50] * 3), ops.ChannelsFirst()]
     gray = bp.Pipe("image", [ops.Resize(32), ops.Convert("float32")])
     with contextlib.closing(Session(reader, pipeline={"image": normal, "gray": gray})) as session:
-        [view] = augment_sample(session, session.dataset, 0)["views"]
+        [view] = augmented(session, 0)["views"]
         result = {row["name"]: row for row in view["outputs"]}
-        plain = augment_sample(session, session.dataset, 0, ops='[["Resize",{"size":32}]]')["views"][0]
+        plain = augmented(session, 0, ops='[["Resize",{"size":32}]]')["views"][0]
     assert result["image"]["note"] == "normalisation undone to show it"
     assert result["image"]["src"] == plain["outputs"][0]["src"]
     assert "shown as 0 to 255" in result["gray"]["note"]
@@ -192,14 +198,14 @@ def test_values_of_every_kind_are_shown(tmp_path: Path) -> None:
 )
 def test_only_offered_ops_can_be_picked(images: str, text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        pipelines.parse_ops(text, bp.open(images))
+        augment.parse_ops(text, bp.open(images))
 
 
 def test_every_offered_op_works(images: str) -> None:
     with contextlib.closing(Session(bp.open(images))) as session:
-        for name in pipelines.OFFERED_OPS:
+        for name in augment.OFFERED_OPS:
             given = [[name, {}]] if hasattr(getattr(ops, name), "boxes") else [["Resize", {}], [name, {}]]
-            [view] = augment_sample(session, session.dataset, 0, ops=json.dumps(given), seed=1)["views"]
+            [view] = augmented(session, 0, ops=json.dumps(given), seed=1)["views"]
             assert "src" in view["outputs"][0], view
         assert len(session.loaders._loaders) == 4
 
@@ -218,26 +224,26 @@ def test_pipelines_of_a_file(images: str, tmp_path: Path) -> None:
     )
     want = {"": 12, ":pipelines": 12, ":augment": 8, ":arguments": 12, ":loader": 12, ":alone": 8}
     for name, size in want.items():
-        given = pipelines.loader_arguments(pipelines.load(f"{file}{name}"), reader)
+        given = augment.loader_arguments(augment.load(f"{file}{name}"), reader)
         with contextlib.closing(Session(reader, pipeline=given)) as session:
-            result = augment_sample(session, session.dataset, 0)
+            result = augmented(session, 0)
             assert result["views"][0]["outputs"][0]["shape"] == [size, size, 3]
             assert result["seed"] == {":arguments": 5, ":loader": 9}.get(name, 0)
-    assert pipelines.loader_arguments(pipelines.load(f"{file}:by_reader"), reader) == {
+    assert augment.loader_arguments(augment.load(f"{file}:by_reader"), reader) == {
         "pipelines": {"label": None}
     }
     with pytest.raises(OptionError, match="a pipeline is"):
-        pipelines.loader_arguments(pipelines.load(f"{file}:number"), reader)
+        augment.loader_arguments(augment.load(f"{file}:number"), reader)
     with pytest.raises(OptionError, match=r"no name 'argument' \(did you mean arguments"):
-        pipelines.load(f"{file}:argument")
+        augment.load(f"{file}:argument")
     with pytest.raises(NotFoundError):
-        pipelines.load(f"{tmp_path}/none.py:x")
+        augment.load(f"{tmp_path}/none.py:x")
     file.write_text("1 / 0")
     with pytest.raises(OptionError, match=r"train.py: it raised ZeroDivisionError"):
-        pipelines.load(f"{file}:x")
+        augment.load(f"{file}:x")
     file.write_text("x = 1")
     with pytest.raises(OptionError, match="name what to show"):
-        pipelines.load(str(file))
+        augment.load(str(file))
 
 
 def test_a_function_that_fails_is_told_in_place(images: str) -> None:
@@ -246,7 +252,7 @@ def test_a_function_that_fails_is_told_in_place(images: str) -> None:
 
     given = {"image": [ops.Resize(8), ops.Function(broken, each=True)]}
     with contextlib.closing(Session(bp.open(images), pipeline=given)) as session:
-        [view] = augment_sample(session, session.dataset, 0)["views"]
+        [view] = augmented(session, 0)["views"]
         assert view["error"] == "ZeroDivisionError: my fault"
 
 
@@ -259,7 +265,7 @@ def test_augmentation_by_its_route(images: str) -> None:
                 pass
             return answer
 
-        assert {row["name"] for row in ask("augment").json()["ops"]} == set(pipelines.OFFERED_OPS)
+        assert {row["name"] for row in ask("augment").json()["ops"]} == set(augment.OFFERED_OPS)
         picked = json.dumps([["RandomResizedCrop", {"size": 8}]])
         result = ask("augment/2", ops=picked, seed=3, epoch=4, count=99).json()["value"]
         assert [row["epoch"] for row in result["views"]] == list(range(4, 20))

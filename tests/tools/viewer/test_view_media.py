@@ -21,9 +21,9 @@ from browser import viewed
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
-from batchplant.tools.viewer.app import application
+from batchplant.tools.viewer import arrays, overlays, pixels, render
 from batchplant.tools.viewer.cells import Tokenizer
-from batchplant.tools.viewer.media import arrays, colours, overlays, tree
+from batchplant.tools.viewer.serve import application
 from batchplant.tools.viewer.session import Session
 
 RATE = 8000
@@ -60,7 +60,7 @@ def cells(ask: Any, sample: int = 0) -> dict[str, Any]:
     return {cell["field"]: cell for cell in ask(f"sample/{sample}")["cells"]}
 
 
-def pixels(answer: Any) -> Any:
+def decoded(answer: Any) -> Any:
     return image.decode(answer.content)
 
 
@@ -81,12 +81,12 @@ def test_sound_is_told_drawn_and_played(sounds: Any) -> None:
     with asked(sounds) as ask:
         cell = cells(ask)["sound"]
         assert (cell["shows"], cell["rate"], cell["channels"], cell["seconds"]) == ("sound", RATE, 1, 2.0)
-        wave = pixels(ask("wave/0/sound", width=200, height=40))
+        wave = decoded(ask("wave/0/sound", width=200, height=40))
         assert wave.shape == (40, 200, 4)
         # Half of full scale: the middle rows are inked, the outer ones are not.
         assert wave[20, :, 3].all()
         assert not wave[:8, :, 3].any()
-        drawn = pixels(ask("spectrogram/0/sound", width=100, height=64)).astype(int).sum(axis=2)
+        drawn = decoded(ask("spectrogram/0/sound", width=100, height=64)).astype(int).sum(axis=2)
         # 1000 of 4000 Hz, counted from the bottom.
         assert abs(int(drawn.mean(axis=1).argmax()) - 48) <= 1
         result = audio.decode(ask("sound/0/sound").content)
@@ -95,10 +95,10 @@ def test_sound_is_told_drawn_and_played(sounds: Any) -> None:
 
 def test_silence_and_damage(sounds: Any) -> None:
     with asked(sounds) as ask:
-        wave = pixels(ask("wave/1/sound", width=50, height=40))
+        wave = decoded(ask("wave/1/sound", width=50, height=40))
         # A line for each channel.
         assert (wave[:, :, 3].any(axis=1)).sum() == 4
-        assert pixels(ask("spectrogram/1/sound")).shape[2] == 3
+        assert decoded(ask("spectrogram/1/sound")).shape[2] == 3
         assert "error" in cells(ask, 3)["sound"]
         ask("wave/3/sound", 422)
         ask("sound/9/sound", 404)
@@ -143,11 +143,11 @@ def test_video(clips: Any) -> None:
         cell = cells(ask)["clip"]
         assert (cell["frames"], cell["fps"], cell["width"], cell["height"]) == (20, 10, 64, 48)
         for number in (0, 10, 19):
-            shown = pixels(ask("frame/0/clip", at=number))
+            shown = decoded(ask("frame/0/clip", at=number))
             assert shown.shape == (48, 64, 3)
             assert abs(int(shown.mean()) - 12 * number) < 6
-        assert pixels(ask("frame/0/clip", at=3, max=32)).shape == (24, 32, 3)
-        strip = pixels(ask("strip/0/clip", count=5, height=24))
+        assert decoded(ask("frame/0/clip", at=3, max=32)).shape == (24, 32, 3)
+        strip = decoded(ask("strip/0/clip", count=5, height=24))
         assert strip.shape == (24, 160, 3)
         assert (np.diff(strip.mean(axis=(0, 2)).reshape(5, 32).mean(axis=1)) > 20).all()
         part = ask("video/0/clip", 206, headers={"Range": "bytes=4-7"})
@@ -155,7 +155,7 @@ def test_video(clips: Any) -> None:
         # No browser plays it; its frames are there all the same.
         assert cells(ask, 1)["clip"]["plays"] is False
         ask("video/1/clip", 400)
-        assert pixels(ask("strip/1/clip")).shape[0] == 72
+        assert decoded(ask("strip/1/clip")).shape[0] == 72
         assert "error" in cells(ask, 2)["clip"]
         ask("frame/2/clip", 422)
 
@@ -298,14 +298,14 @@ def test_trees_are_bounded_and_grow() -> None:
     with asked(bp.open({"meta": [value, value]})) as ask:
         result = cells(ask)["meta"]["tree"]
         big, deep = result["entries"][0][1], result["entries"][1][1]
-        assert (big["of"], len(big["entries"])) == (5000, tree.MAX_ENTRIES)
+        assert (big["of"], len(big["entries"])) == (5000, render.MAX_ENTRIES)
         rest = ask("tree/0/meta", path=json.dumps(["big"]), start=4990)
         assert [node["text"] for _, node in rest["entries"]] == [str(number) for number in range(4990, 5000)]
         last = deep["entries"][0][1]["entries"][0][1]["entries"]
         assert [node["is"] for _, node in last] == ["null", "bool", "number", "number", "text"]
         # Digits that JavaScript would lose; texts have an end.
         assert last[2][1]["text"] == str(2**60)
-        assert len(last[4][1]["text"]) == tree.MAX_LETTERS
+        assert len(last[4][1]["text"]) == render.MAX_NODE_LETTERS
         assert last[4][1]["letters"] == 5000
         for nothing in ('["nobody"]', '["big", 5000]', '["big", "0"]', '["deep", 0]'):
             ask("tree/0/meta", 404, path=nothing)
@@ -317,7 +317,7 @@ def test_a_tree_has_an_end_however_it_is_nested() -> None:
     value: Any = []
     for _ in range(200):
         value = [value, value]
-    assert len(json.dumps(tree.node(value))) < 200_000
+    assert len(json.dumps(render.tree_node(value))) < 200_000
 
 
 def test_tokens_and_their_pieces(tmp_path: Path) -> None:
@@ -355,13 +355,13 @@ def test_masks_have_colours_and_a_legend(tmp_path: Path) -> None:
     with asked(reader) as ask:
         cell = cells(ask)["mask"]
         assert [(row["class"], row["share"]) for row in cell["legend"]] == [(0, 0.75), (3, 0.25)]
-        over = pixels(ask("mask/0/mask", over=1))
+        over = decoded(ask("mask/0/mask", over=1))
         assert over.shape == (10, 20, 4)
         assert (over[..., 3] > 0).sum() == 50
         colour = "#" + bytes(over[0, 19, :3].tolist()).hex()
         assert colour == cell["legend"][1]["colour"]
         # So do the image and the tiles of a grid.
-        assert bytes(pixels(ask("image/0/mask"))[0, 19].tolist()).hex() == colour[1:]
+        assert bytes(decoded(ask("image/0/mask"))[0, 19].tolist()).hex() == colour[1:]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_masks_have_colours_and_a_legend(tmp_path: Path) -> None:
     ],
 )
 def test_what_masks_are(value: Any, want: Any) -> None:
-    assert colours.classes(value).tolist() == want
+    assert pixels.classes(value).tolist() == want
 
 
 # -- overlays ------------------------------------------------------------------------------------------------
@@ -617,7 +617,7 @@ def test_boxes_lie_over_images(chromium: Any, tmp_path: Path) -> None:
         until(page, "document.querySelector('.stage .over')?.naturalWidth === 64")
         # Classes and numbers have one colour, whoever draws them.
         numbers = [0, 1, 5, 12, 13, 14, 200, 1 << 20]
-        ours = [[list(colours.of_class(number)) for number in numbers], colours.colour_map().tolist()]
+        ours = [[list(pixels.colour_of_class(number)) for number in numbers], pixels.colour_map().tolist()]
         both = "(n) => import('./page/colours.js').then((one) => [n.map(one.ofClass), one.ramp('sea')])"
         assert page.evaluate(both, numbers) == ours
 

@@ -24,7 +24,7 @@ from ...order import describe
 from ...order.keyed import whole
 from ...storage.platform import resident_memory
 from .. import Document
-from .pipelines import loader_arguments
+from .augment import loader_arguments
 
 # Measurements that are stored.
 MAX_ROWS = 3600

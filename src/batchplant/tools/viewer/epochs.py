@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,11 +18,18 @@ from ...schema import Bool, Int, Text
 from ...schema.columns import I64, Columns
 from .. import Document
 from ..doctor.check import find_label
-from .session import integer_param
-
-Progress = Callable[[int, int], None]
+from .session import PageRequest, Progress
 
 ORDER_NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_balanced")
+# The least and the largest value of options that are numbers.
+OPTION_BOUNDS = {
+    "seed": (0, 2**63),
+    "epoch": (0, 2**31),
+    "batch_size": (1, 1 << 24),
+    "world_size": (1, 1 << 16),
+    "window": (0, 1 << 31),
+    "lanes": (1, 1 << 16),
+}
 # Dots of the chart of an epoch; columns of the chart of labels, labels per column, and samples per column.
 MAX_DOTS, MAX_LABEL_COLUMNS, LABELS_PER_COLUMN, MIN_COLUMN_SAMPLES = 3000, 80, 64, 32
 # Samples up to which all labels are read, and the limit of class_balanced, which needs all labels.
@@ -52,20 +58,15 @@ class EpochOptions:
     drop_last: bool = False
 
     @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> EpochOptions:
-        name = params.get("order", "random")
+    def of(cls, request: PageRequest) -> EpochOptions:
+        name = request.params.get("order", "random")
         if name not in ORDER_NAMES:
             raise OptionError(f"there is no order {name[:40]!r} here; there are: {', '.join(ORDER_NAMES)}")
-        return cls(
-            name,
-            integer_param(params, "seed", 0, 0, 2**63),
-            integer_param(params, "epoch", 0, 0, 2**31),
-            integer_param(params, "batch_size", 256, 1, 1 << 24),
-            integer_param(params, "world_size", 1, 1, 1 << 16),
-            integer_param(params, "window", 0, 0, 1 << 31),
-            integer_param(params, "lanes", 1, 1, 1 << 16),
-            bool(params.get("drop_last")),
-        )
+        numbers = {
+            option: request.integer(option, getattr(cls, option), low, high)
+            for option, (low, high) in OPTION_BOUNDS.items()
+        }
+        return cls(name, drop_last=bool(request.text("drop_last")), **numbers)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ BOX_STYLE = (
 )
 
 
-# -- markup -------------------------------------------------------------------------------------------
+# -- markup --------------------------------------------------------------------------------------------
 # HTML made in Python. Strings are escaped unless they are Markup: no string of a dataset becomes a tag.
 
 # As html.escape does, whose module takes long to import.
@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
     return HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text).translate(ESCAPES)
 
 
-# -- readers and loaders ------------------------------------------------------------------------------
+# -- readers and loaders -------------------------------------------------------------------------------
 
 
 def reader_html(reader: Reader) -> str:
@@ -242,7 +242,7 @@ def image_size(shape: list[int]) -> tuple[int, int]:
     return (shape[1], shape[2]) if first else (shape[0], shape[1])
 
 
-# -- the whole page -----------------------------------------------------------------------------------
+# -- the whole page ------------------------------------------------------------------------------------
 
 
 class View:
@@ -305,7 +305,7 @@ def view(
 
     Raises: MissingLibraryError without the extra ``view``; what :func:`batchplant.open` raises.
     """
-    from .pipelines import loader_arguments
+    from .augment import loader_arguments
     from .serve import Server, open_browser
     from .session import Session
 

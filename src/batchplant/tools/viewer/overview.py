@@ -11,15 +11,16 @@ import numpy as np
 from ...codecs import scalars
 from ...data.expressions import bind, col, parse
 from ...data.reader import Reader
-from ...errors import BatchplantError, shortened
+from ...errors import BatchplantError, OptionError, shortened
 from ...jobs import stats
 from ...jobs.stats import Copies, FieldStats, Numbers, Values
+from ...order.keyed import key_of, uniform
 from ...schema import Bool, Duration, Field, Float, Int, Text, Time
-from ...schema.columns import I64
+from ...schema.columns import I64, Masked, Ragged
 from .. import Document
 from ..doctor import sampling
-
-Progress = Callable[[int, int], None]
+from .render import is_map
+from .session import Progress
 
 # Samples that are read unless the user asks for all, fewer where they are large.
 MAX_SAMPLES, MAX_BYTES = 2000, 64 << 20
@@ -28,6 +29,8 @@ MAX_VALUES, MAX_BARS = 500, 64
 MAX_RESOLUTIONS = 2000
 # Statistics of numbers that the page shows as they are.
 NUMBERS = ("count", "min", "max", "mean", "std", "median", "nan", "infinite")
+# Points of a map, of more samples some are drawn at random; and groups with a name.
+MAX_POINTS, MAX_GROUPS = 8000, 24
 # Letters of a value that a chart shows.
 LABEL_LETTERS = 200
 
@@ -190,3 +193,39 @@ def _checked(reader: Reader, where: str) -> str | None:
     except BatchplantError:
         return None
     return where
+
+
+# -- maps of embeddings --------------------------------------------------------------------------------
+
+
+def map_of(reader: Reader, name: str, classes: str, rows: I64 | None) -> Document:
+    """Return the points of an embedding in groups of one class."""
+    if name not in reader.schema or not is_map(name, reader.schema[name]):
+        raise OptionError(f"{name[:100]!r} is no field of embeddings")
+    rows = np.arange(len(reader)) if rows is None else rows
+    count = len(rows)
+    if count > MAX_POINTS:
+        drawn = np.argsort(uniform(key_of(0, 0, 11), np.arange(count)), kind="stable")[:MAX_POINTS]
+        rows = np.sort(rows[drawn])
+    field = reader.schema.get(classes)
+    names = field.names if isinstance(field, Int) else None
+    columns = reader.read(rows, [name, classes] if names else [name])
+    points = np.asarray(columns[name], np.float64).reshape(len(rows), -1)[:, :2]
+    codes = np.zeros(len(rows), np.int64)
+    if names:
+        column = columns[classes]
+        codes = np.array(column.values if isinstance(column, Masked) else column, np.int64)
+        if isinstance(column, Ragged) and column.valid is not None:
+            codes[~column.valid] = -1
+    finite = np.isfinite(points).all(axis=1)
+    groups = []
+    present, sizes = np.unique(codes[finite], return_counts=True)
+    largest = present[np.argsort(-sizes, kind="stable")][:MAX_GROUPS]
+    titles = {code: title for code, title in enumerate(names or (name,)) if code in largest}
+    # Missing values, codes of no class, and the smallest classes are one group.
+    for code, title in (*titles.items(), (-1, "others")):
+        chosen = finite & (codes == code if code >= 0 else ~np.isin(codes, list(titles)))
+        numbered = zip(points[chosen].tolist(), rows[chosen].tolist(), strict=True)
+        if chosen.any():
+            groups.append({"name": title, "points": [[*point, 1, sample] for point, sample in numbered]})
+    return {"groups": groups, "samples": len(rows), "of": count, "odd": int((~finite).sum())}

@@ -11,19 +11,19 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...codecs import image as image_codec
 from ...codecs import video as video_codec
-from ...errors import BatchplantError, DecodeError, shortened, shown
+from ...errors import BatchplantError, DecodeError, NotFoundError, shortened, shown
 from ...schema.columns import AnyArray
 from ...schema.kinds import Boxes, Field, Float, Int, Json, Labels, Sparse, Tensor
 from .. import Document
+from . import arrays, pixels, recordings
 from .cells import Cell
-from .media import arrays, colours, recordings, tree
 
 # First bytes of a cell that its description has.
 MAX_HEX_BYTES = 256
@@ -41,6 +41,11 @@ MIN_HEAT_MAP_SIDE = 8
 SUMMARY_OBJECTS, MAX_OBJECTS = 24, 1000
 # Tokens in a summary and in a description.
 SUMMARY_TOKENS, MAX_TOKENS = 48, 8192
+# Limits of one answer about a tree: nodes, entries of one container, letters of one text, and depth.
+MAX_NODES, MAX_ENTRIES, MAX_NODE_LETTERS, MAX_DEPTH = 1000, 100, 2000, 24
+# Numbers of an embedding, and texts in the name of one that has more than three.
+MAX_MAP_NUMBERS = 4096
+MAP_NAMES = ("obsm.", "umap", "tsne", "pca", "embed", "latent")
 
 
 def summarize(cell: Cell) -> Document:
@@ -76,6 +81,15 @@ def is_heat_map(kind: Field) -> bool:
     if not isinstance(kind, Tensor) or kind.cell is None or np.dtype(kind.dtype).kind not in "biuf":
         return False
     return sum(size is not None and size >= MIN_HEAT_MAP_SIDE for size in kind.shape) >= 2
+
+
+def is_map(name: str, kind: Field) -> bool:
+    """Return whether a field is an embedding, which has a map of points."""
+    if not isinstance(kind, Tensor) or kind.optional or np.dtype(kind.dtype).kind != "f":
+        return False
+    if len(kind.shape) != 1 or not 2 <= (kind.shape[0] or 0) <= MAX_MAP_NUMBERS:
+        return False
+    return kind.shape[0] in (2, 3) or any(text in name.lower() for text in MAP_NAMES)
 
 
 def image_size(cell: Cell) -> Document:
@@ -133,7 +147,7 @@ def _location(cell: Cell) -> Document:
     }
 
 
-# -- numbers, classes, texts, bytes --------------------------------------------------------------------------
+# -- numbers, classes, texts, bytes --------------------------------------------------------------------
 
 
 def _summarize_plain(cell: Cell) -> Document:
@@ -188,7 +202,7 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-# -- images and masks ----------------------------------------------------------------------------------------
+# -- images and masks ----------------------------------------------------------------------------------
 
 
 def _describe_image(cell: Cell) -> Document:
@@ -201,10 +215,10 @@ def _describe_image(cell: Cell) -> Document:
 
 
 def _describe_mask(cell: Cell) -> Document:
-    return {**_describe_image(cell), "legend": colours.legend(colours.classes(cell.value()))}
+    return {**_describe_image(cell), "legend": pixels.legend(pixels.classes(cell.value()))}
 
 
-# -- sounds and videos ---------------------------------------------------------------------------------------
+# -- sounds and videos ---------------------------------------------------------------------------------
 
 
 def _summarize_sound(cell: Cell) -> Document:
@@ -228,7 +242,7 @@ def _describe_video(cell: Cell) -> Document:
     return {**_summarize_video(cell), **recordings.video_facts(recordings.Movie(cell.data))}
 
 
-# -- arrays, boxes, labels -----------------------------------------------------------------------------------
+# -- arrays, boxes, labels -----------------------------------------------------------------------------
 
 
 def _summarize_array(cell: Cell) -> Document:
@@ -308,7 +322,7 @@ def _class_names(kind: Field, classes: list[int]) -> list[str]:
     ]
 
 
-# -- tokens and trees ----------------------------------------------------------------------------------------
+# -- tokens and trees ----------------------------------------------------------------------------------
 
 
 def _summarize_tokens(cell: Cell) -> Document:
@@ -331,7 +345,7 @@ def _describe_tokens(cell: Cell) -> Document:
 
 
 def _describe_tree(cell: Cell) -> Document:
-    return {"tree": tree.node(cell.value())}
+    return {"tree": tree_node(cell.value())}
 
 
 _Renderer = Callable[[Cell], Document]
@@ -348,3 +362,84 @@ _RENDERERS: dict[str, tuple[_Renderer, _Renderer]] = {
     "boxes": (_summarize_boxes, _describe_boxes),
     "labels": (_summarize_labels, _describe_labels),
 }
+
+
+# -- nested values: a tree that the page fetches in parts, as branches are opened ----------------------
+
+
+def tree_node(value: Any, start: int = 0) -> Document:
+    """Return a value: ``{"is": "text" | "number" | …, "text"}``, or a container with its first entries.
+
+    A container has ``of``, how many entries there are, ``start`` and ``entries``: pairs of key and node.
+    The page asks for further entries by their path and ``start``.
+    """
+    return _TreeBuilder(MAX_NODES).node(value, start, 0)
+
+
+def value_at(value: Any, path: Sequence[str | int]) -> Any:
+    """Return the part of a value at a path; raise NotFoundError where there is none."""
+    for step in path:
+        if isinstance(value, dict) and isinstance(step, str) and step in value:
+            value = value[step]
+        elif isinstance(value, list | tuple) and step in range(len(value)):
+            value = value[int(step)]
+        else:
+            raise NotFoundError("there is nothing at this place of the value")
+    return value
+
+
+class _TreeBuilder:
+    def __init__(self, max_nodes: int) -> None:
+        self.nodes_left = max_nodes
+
+    def node(self, value: Any, start: int, depth: int) -> Document:
+        self.nodes_left -= 1
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if isinstance(value, dict):
+            return self._container(
+                "object", [(str(key), child) for key, child in value.items()], start, depth
+            )
+        if isinstance(value, list | tuple):
+            return self._container("list", list(enumerate(value)), start, depth)
+        return leaf(value)
+
+    def _container(self, name: str, items: list[tuple[str | int, Any]], start: int, depth: int) -> Document:
+        entries = []
+        for key, child in items[start : start + MAX_ENTRIES]:
+            # The container that was asked for always comes with its entries.
+            if self.nodes_left <= 0 and depth:
+                break
+            expand = depth + 1 < MAX_DEPTH and self.nodes_left > 0
+            entries.append([key, self.node(child, 0, depth + 1) if expand else _collapsed(child)])
+        return {"is": name, "of": len(items), "start": start, "entries": entries}
+
+
+def _collapsed(value: Any) -> Document:
+    if isinstance(value, dict | list | tuple):
+        return {
+            "is": "object" if isinstance(value, dict) else "list",
+            "of": len(value),
+            "start": 0,
+            "entries": [],
+        }
+    return leaf(value)
+
+
+def leaf(value: Any) -> Document:
+    if value is None:
+        return {"is": "null", "text": "null"}
+    if isinstance(value, bool):
+        return {"is": "bool", "text": "true" if value else "false"}
+    if isinstance(value, int | float):
+        odd = isinstance(value, float) and not math.isfinite(value)
+        return {"is": "number", "text": str(value) if not odd else "NaN" if math.isnan(value) else f"{value}"}
+    if isinstance(value, str):
+        return {
+            "is": "text",
+            "text": value[:MAX_NODE_LETTERS],
+            **({"letters": len(value)} if len(value) > MAX_NODE_LETTERS else {}),
+        }
+    if isinstance(value, bytes):
+        return {"is": "bytes", "text": f"{len(value):,} bytes"}
+    return {"is": type(value).__name__.lower(), "text": str(value)[:MAX_NODE_LETTERS]}

@@ -8,10 +8,12 @@ of ``stats``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,15 +29,16 @@ from ...schema.columns import I64, AnyArray, Column, Ragged, end_within
 from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
 from .. import Document
 from .cells import Dataset
-from .jobs import Job, Progress
-from .session import Session
+from .session import Job, PageRequest, Progress
 
 Mask = npt.NDArray[np.bool_]
 
 # Samples, and bytes of them, that are read together.
 CHUNK_ROWS, CHUNK_BYTES = 1 << 14, 32 << 20
-# Memory for the keys that texts are sorted by.
-MAX_SORT_KEY_BYTES = 192 << 20
+# Memory for the keys that texts are sorted by, and spans that are asked for together.
+MAX_SORT_KEY_BYTES, SPAN_ROWS = 192 << 20, 1 << 18
+MAX_KEY_LETTERS = 200
+SIZE_NOTE = "sorted by the bytes of each cell"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +52,10 @@ class Query:
     measure: str = ""
 
     @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Query:
-        where, search, sort = (params.get(name, "").strip() for name in ("where", "search", "sort"))
-        down = bool(sort) and params.get("down", "") not in ("", "0")
-        return cls(where, search, sort, down, params.get("measure", ""))
+    def of(cls, request: PageRequest) -> Query:
+        where, search, sort = (request.text(name).strip() for name in ("where", "search", "sort"))
+        down = bool(sort) and request.text("down") not in ("", "0")
+        return cls(where, search, sort, down, request.text("measure"))
 
     @property
     def plain(self) -> bool:
@@ -99,17 +102,17 @@ class NotReady(Exception):  # noqa: N818
         self.job = job
 
 
-def rows_job(session: Session, dataset: Dataset, params: Mapping[str, str]) -> Job:
-    """Return the job whose value is the :class:`Rows` of this request."""
-    query = Query.from_params(params)
+def rows_job(request: PageRequest, query: Query | None = None) -> Job:
+    """Return the job whose value is the :class:`Rows` of a query, by default that of the request."""
+    dataset, query = request.dataset, query or Query.of(request)
     if query.plain:
         return Job.ready(Rows(len(dataset.reader)))
-    return session.jobs.get(("rows", query), lambda progress: find_rows(dataset, query, progress))
+    return request.job(("rows", query), lambda progress: find_rows(dataset, query, progress))
 
 
-def ready_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) -> Rows:
-    """Return the rows of a request; raise NotReady while they are computed, or the error of the job."""
-    job = rows_job(session, dataset, params)
+def ready_rows(request: PageRequest, query: Query | None = None) -> Rows:
+    """Return the rows of a query; raise NotReady while they are computed, or the error of the job."""
+    job = rows_job(request, query)
     if not job.finished.is_set():
         raise NotReady(job)
     if job.error is not None:
@@ -117,11 +120,11 @@ def ready_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) ->
     return job.value
 
 
-def filtered_rows(session: Session, dataset: Dataset, params: Mapping[str, str]) -> tuple[Query, I64 | None]:
+def filtered_rows(request: PageRequest) -> tuple[Query, I64 | None]:
     """Return the samples that a filter and a search leave, in the order of the dataset; None for all."""
-    filters = {name: params[name] for name in ("where", "search", "measure") if name in params}
-    matches = ready_rows(session, dataset, filters)
-    return Query.from_params(filters), None if matches.numbers is None else matches.all()
+    query = dataclasses.replace(Query.of(request), sort="", down=False)
+    matches = ready_rows(request, query)
+    return query, None if matches.numbers is None else matches.all()
 
 
 def row_of(rows: Rows, sample: int) -> int | None:
@@ -139,7 +142,10 @@ def find_rows(
     reader, note = dataset.reader, ""
     numbers: I64 | None = None
     if query.where:
-        numbers = _filtered(reader, query.where, progress)
+        with watching(progress):
+            view = reader.filter(query.where)
+        indices = view.indices if isinstance(view, View) else None
+        numbers = np.arange(len(reader)) if indices is None else indices
     if query.search:
         numbers = _searched(reader, numbers, query.search, progress)
     if query.measure:
@@ -149,13 +155,6 @@ def find_rows(
     if numbers is not None and len(reader) < 2**31:
         return Rows(len(reader), numbers.astype(np.int32), note)
     return Rows(len(reader), numbers, note)
-
-
-def _filtered(reader: Reader, where: str, progress: Progress) -> I64:
-    with watching(progress):
-        view = reader.filter(where)
-    indices = view.indices if isinstance(view, View) else None
-    return np.arange(len(reader)) if indices is None else indices
 
 
 def _chunks(
@@ -185,23 +184,21 @@ def _read(reader: Reader, ids: I64, fields: list[str]) -> Iterator[tuple[I64, An
         yield from _read(reader, ids[half:], fields)
 
 
-# -- search ------------------------------------------------------------------------------------------------
-
-
-def searched_fields(reader: Reader) -> list[str]:
-    """Return the fields that a search looks into besides keys: texts, JSON, and classes by name."""
-    return [
-        name
-        for name, kind in reader.schema.items()
-        if isinstance(kind, Text | Json) or (isinstance(kind, Int) and kind.names)
-    ]
+# -- search --------------------------------------------------------------------------------------------
 
 
 def _searched(reader: Reader, numbers: I64 | None, text: str, progress: Progress) -> I64:
-    fields, format_keys = searched_fields(reader), reader._keys()
+    """Return the samples with a text in a key, a text, JSON, or the name of a class."""
+    format_keys, classes, fields = reader._keys(), {}, []
+    for name, kind in reader.schema.items():
+        if isinstance(kind, Text | Json):
+            fields.append(name)
+        elif isinstance(kind, Int) and kind.names:
+            fields.append(name)
+            folded = text.casefold()
+            classes[name] = [code for code, label in enumerate(kind.names) if folded in label.casefold()]
     if not fields and format_keys is None:
         raise OptionError("there is no text to search in; filter by a condition instead")
-    classes = {name: _classes(reader, name, text) for name in fields if isinstance(reader.schema[name], Int)}
     matches: list[I64] = [np.empty(0, dtype=np.int64)]
     for ids, columns in _chunks(reader, numbers, fields, progress):
         mask = np.zeros(len(ids), dtype=np.bool_)
@@ -227,17 +224,6 @@ def _measured(reader: Reader, numbers: I64 | None, text: str, progress: Progress
     return np.concatenate(matches)
 
 
-def _classes(reader: Reader, name: str, text: str) -> I64:
-    kind = reader.schema[name]
-    assert isinstance(kind, Int)
-    matches = [
-        number
-        for number, class_name in enumerate(kind.names or ())
-        if text.casefold() in class_name.casefold()
-    ]
-    return np.array(matches, dtype=np.int64)
-
-
 def contains_text(column: Ragged, text: str) -> Mask:
     """Return a mask of the cells that contain a text, regardless of case."""
     mask = np.zeros(len(column), dtype=np.bool_)
@@ -261,7 +247,11 @@ def contains_text(column: Ragged, text: str) -> Mask:
     return mask
 
 
-# -- sort --------------------------------------------------------------------------------------------------
+# -- sort ----------------------------------------------------------------------------------------------
+
+
+# Keys of some cells, a mask of those that are not missing, and a note.
+SortKeys = tuple[AnyArray, Mask, str]
 
 
 def _sorted(
@@ -269,19 +259,28 @@ def _sorted(
 ) -> tuple[I64, str]:
     if field not in reader.schema:
         raise OptionError(f"there is no field {field[:100]!r} to sort by")
-    kind = reader.schema[field]
-    count = len(reader) if numbers is None else len(numbers)
+    kind, ids = reader.schema[field], np.arange(len(reader)) if numbers is None else numbers
+    count, stored = len(ids), None
+    sort_keys: Callable[[Column], SortKeys] = functools.partial(_size_keys, field)
     if isinstance(kind, Int | Float | Bool) or (isinstance(kind, Tensor) and kind.shape == ()):
-        keys, present, ids = _numbers(reader, numbers, field, progress)
-        note = ""
+        sort_keys = _number_keys
     elif isinstance(kind, Text):
-        keys, present, ids, note = _texts(reader, numbers, field, max_key_bytes // max(1, count), progress)
+        sort_keys = functools.partial(_text_keys, max(8, min(256, max_key_bytes // max(1, count))))
     else:
-        keys, present, ids = _sizes(reader, numbers, field, progress)
-        note = "sorted by the bytes of each cell"
-    unreadable = count - len(ids)
-    if unreadable:
-        note = f"{note}; " * bool(note) + f"{unreadable:,} that cannot be read are left out"
+        stored = _stored_sizes(reader, ids, field, progress)
+    if stored is not None:
+        keys, present, notes = stored, stored >= 0, (SIZE_NOTE,)
+    else:
+        parts = [
+            (chunk, *sort_keys(columns[field]))
+            for chunk, columns in _chunks(reader, numbers, [field], progress)
+        ]
+        empty = np.empty(0, np.int64), np.empty(0), np.empty(0, np.bool_), ""
+        chunks, *columns, notes = zip(*(parts or [empty]), strict=True)
+        ids, keys, present = np.concatenate(chunks), *map(np.concatenate, columns)
+    note = next(filter(None, notes), "")
+    if len(ids) < count:
+        note = f"{note}; " * bool(note) + f"{count - len(ids):,} that cannot be read are left out"
     order = np.argsort(keys[present], kind="stable")
     if down:
         # Keep equal samples in their order.
@@ -289,80 +288,46 @@ def _sorted(
     return np.concatenate([ids[present][order], ids[~present]]), note
 
 
-SortKeys = tuple[AnyArray, Mask, I64]
+def _number_keys(column: Column) -> SortKeys:
+    values = np.array(column)
+    present = _valid_rows(column)
+    if values.dtype.kind in "fcmM":
+        present &= ~np.isnan(values)
+    return values, present, ""
 
 
-def _numbers(reader: Reader, numbers: I64 | None, field: str, progress: Progress) -> SortKeys:
-    keys, present, ids = [], [], []
-    for chunk, columns in _chunks(reader, numbers, [field], progress):
-        column: Column = columns[field]
-        valid = column.valid if isinstance(column, Ragged) else None
-        values = np.asarray(column)
-        valid_rows = np.ones(len(chunk), np.bool_) if valid is None else valid.copy()
-        if values.dtype.kind in "fc":
-            valid_rows &= ~np.isnan(values)
-        elif values.dtype.kind in "mM":
-            valid_rows &= ~np.isnat(values)
-        keys.append(values.copy())
-        present.append(valid_rows)
-        ids.append(chunk)
-    return _joined(keys, present, ids)
+def _text_keys(key_bytes: int, column: Column) -> SortKeys:
+    """Return the first bytes of texts as sort keys."""
+    assert isinstance(column, Ragged)
+    sizes = column.sizes
+    width = max(1, min(key_bytes, int(sizes.max(initial=0))))
+    padded = np.zeros((len(column), width), dtype=np.uint8)
+    offsets = np.arange(width)
+    inside = offsets < sizes[:, None]
+    padded[inside] = column.data[(column.starts[:, None] + offsets)[inside]]
+    note = f"sorted by the first {key_bytes} bytes of each text" if (sizes > key_bytes).any() else ""
+    return padded.view(f"S{width}").reshape(-1), _valid_rows(column), note
 
 
-def _texts(
-    reader: Reader, numbers: I64 | None, field: str, key_bytes: int, progress: Progress
-) -> tuple[AnyArray, Mask, I64, str]:
-    """Return the first bytes of texts as sort keys, as many as there is memory for."""
-    key_bytes = max(8, min(256, key_bytes))
-    keys, present, ids, cut = [], [], [], False
-    for chunk, columns in _chunks(reader, numbers, [field], progress):
-        column = columns.ragged(field)
-        sizes = column.sizes
-        width = max(1, min(key_bytes, int(sizes.max(initial=0))))
-        cut = cut or bool((sizes > key_bytes).any())
-        padded = np.zeros((len(chunk), width), dtype=np.uint8)
-        offsets = np.arange(width)
-        inside = offsets < sizes[:, None]
-        padded[inside] = column.data[(column.starts[:, None] + offsets)[inside]]
-        keys.append(padded.view(f"S{width}").reshape(-1))
-        present.append(np.ones(len(chunk), np.bool_) if column.valid is None else column.valid.copy())
-        ids.append(chunk)
-    note = f"sorted by the first {key_bytes} bytes of each text" if cut else ""
-    return (*_joined(keys, present, ids), note)
+def _size_keys(field: str, column: Column) -> SortKeys:
+    if not isinstance(column, Ragged):
+        raise OptionError(f"all cells of {field!r} have one size; there is nothing to sort by")
+    return column.sizes.copy(), _valid_rows(column), SIZE_NOTE
 
 
-def _sizes(reader: Reader, numbers: I64 | None, field: str, progress: Progress) -> SortKeys:
-    """Return the sizes of cells as sort keys, from their spans where the format has them."""
-    ids = np.arange(len(reader)) if numbers is None else numbers
-    progress(0, len(ids))
-    parts = []
-    for start in range(0, len(ids), 1 << 18):
+def _stored_sizes(reader: Reader, ids: I64, field: str, progress: Progress) -> I64 | None:
+    """Return the sizes of cells from their spans, where the format has them; -1 for missing ones."""
+    parts = [np.empty(0, np.int64)]
+    for start in range(0, len(ids), SPAN_ROWS):
         progress(start, len(ids))
-        spans = reader.spans(field, ids[start : start + (1 << 18)])
+        spans = reader.spans(field, ids[start : start + SPAN_ROWS])
         if spans is None:
-            break
+            return None
         parts.append(spans.size)
-    else:
-        size = np.concatenate([np.empty(0, np.int64), *parts])
-        return size, size >= 0, ids
-    keys, present, chunk_ids = [], [], []
-    for chunk, columns in _chunks(reader, numbers, [field], progress):
-        column = columns[field]
-        if not isinstance(column, Ragged):
-            raise OptionError(f"all cells of {field!r} have one size; there is nothing to sort by")
-        keys.append(column.sizes.copy())
-        present.append(np.ones(len(chunk), np.bool_) if column.valid is None else column.valid.copy())
-        chunk_ids.append(chunk)
-    return _joined(keys, present, chunk_ids)
+    return np.concatenate(parts)
 
 
-def _joined(keys: list[Any], present: list[Any], ids: list[Any]) -> SortKeys:
-    if not keys:
-        return np.empty(0), np.empty(0, np.bool_), np.empty(0, np.int64)
-    return np.concatenate(keys), np.concatenate(present), np.concatenate(ids)
-
-
-# -- keys --------------------------------------------------------------------------------------------------
+# -- keys ----------------------------------------------------------------------------------------------
 
 
 def keys_of(dataset: Dataset, samples: I64) -> list[str] | None:
@@ -372,16 +337,14 @@ def keys_of(dataset: Dataset, samples: I64) -> list[str] | None:
         return None
     try:
         column = format_keys.read(samples)
-        return [_key(decode_cell(format_keys.kind, column, row)) for row in range(len(samples))]
+        keys = [decode_cell(format_keys.kind, column, row) for row in range(len(samples))]
     except (BatchplantError, OSError):
         return None
+    texts = (key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in keys)
+    return [text[:MAX_KEY_LETTERS] for text in texts]
 
 
-def _key(value: Any) -> str:
-    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))[:200]
-
-
-# -- measures ------------------------------------------------------------------------------------------------
+# -- measures ------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,22 +360,16 @@ class Measure:
 
     @classmethod
     def parse(cls, text: str, reader: Reader) -> Measure:
-        measure = cls._parse(text)
-        if measure is None or measure.field not in reader.schema:
-            raise OptionError(f"{text[:100]!r} is no measure of a field, such as image|width|61|70")
-        return measure
-
-    @classmethod
-    def _parse(cls, text: str) -> Measure | None:
         # The name of a field may contain any letter, also "|".
-        parts = text.removesuffix("=").rsplit("|", 3)
-        if len(parts) == 4:
-            try:
-                return cls(parts[0], parts[1], float(parts[2]), float(parts[3]), text.endswith("="))
-            except ValueError:
-                pass
-        parts = text.rsplit("|", 2)
-        return cls(parts[0], parts[1], text=parts[2]) if len(parts) == 3 else None
+        with contextlib.suppress(ValueError):
+            name, statistic, low, high = text.removesuffix("=").rsplit("|", 3)
+            if name in reader.schema:
+                return cls(name, statistic, float(low), float(high), text.endswith("="))
+        with contextlib.suppress(ValueError):
+            name, statistic, value = text.rsplit("|", 2)
+            if name in reader.schema:
+                return cls(name, statistic, text=value)
+        raise OptionError(f"{text[:100]!r} is no measure of a field, such as image|width|61|70")
 
     def mask(self, field: Field, column: Column) -> Mask:
         """Return a mask of the cells that it selects."""
@@ -447,8 +404,9 @@ def _values(field: Field, statistic: str, column: Column) -> Sequence[Any]:
     return [_statistic_of_cell(field, statistic, column, row) for row in range(len(column))]
 
 
-def _valid_rows(column: Ragged) -> Mask:
-    return np.ones(len(column), dtype=np.bool_) if column.valid is None else column.valid
+def _valid_rows(column: Column) -> Mask:
+    valid = column.valid if isinstance(column, Ragged) else None
+    return np.ones(len(column), dtype=np.bool_) if valid is None else valid.copy()
 
 
 def _statistic_of_cell(field: Field, statistic: str, column: Column, row: int) -> Any:

@@ -1,24 +1,53 @@
-"""The server: a socket on this machine, uvicorn, and the link to open."""
+"""The server: a socket on this machine, the guard before it, the page, and the answers to its requests."""
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import json
+import math
 import os
 import re
 import secrets
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+import numpy as np
 
-from ...errors import AccessError, MissingLibraryError
-from .session import Session
+from ...errors import (
+    AccessError,
+    BatchplantError,
+    MissingLibraryError,
+    NotFoundError,
+    OptionError,
+    SampleIndexError,
+)
 
+try:
+    import anyio.to_thread
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, PlainTextResponse, Response
+    from starlette.routing import Mount, Route, Router
+    from starlette.staticfiles import StaticFiles
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+except ImportError as error:
+    raise MissingLibraryError("batchplant view needs: pip install 'batchplant[view]'") from error
+
+from .. import Document
+from . import browse
+from .rows import NotReady, Rows
+from .session import Job, PageRequest, Routes, Session
+
+PAGE = Path(__file__).parent / "page"
+# Requests that are answered at a time.
+MAX_THREADS = 8
 # Open connections.
 MAX_CONNECTIONS = 256
 # Letters of a query; no filter is longer.
@@ -45,12 +74,6 @@ class Server:
     def __init__(
         self, session: Session, *, host: str = "127.0.0.1", port: int = 0, frames: bool = False
     ) -> None:
-        try:
-            import uvicorn
-
-            from .app import application
-        except ImportError as error:
-            raise MissingLibraryError("batchplant view needs: pip install 'batchplant[view]'") from error
         self.session = session
         self.token = new_token()
         self._socket = _listen(host, port)
@@ -196,3 +219,114 @@ class Guard:
         if bool(match["bracketed"]) != (":" in (match["bracketed"] or match["name"])):
             return None
         return hosts[0].lower() if int(match["port"] or 1) in range(1, 65536) else None
+
+
+# -- answers -------------------------------------------------------------------------------------------
+
+
+def application(session: Session) -> Starlette:
+    """Return the application behind the :class:`~.security.Guard`."""
+    routes = [
+        Route("/", lambda request: FileResponse(str(PAGE / "index.html"))),
+        *_routes(session, browse.ROUTES, "/api/"),
+        Mount("/api", _lazy_routes(session)),
+        Mount("/page", StaticFiles(directory=str(PAGE))),
+    ]
+    return Starlette(routes=routes, lifespan=_limit_threads)
+
+
+def _routes(session: Session, answers: Routes, prefix: str) -> list[Route]:
+    return [Route(f"{prefix}{path}", _endpoint(session, answer)) for path, answer in answers.items()]
+
+
+def _lazy_routes(session: Session) -> ASGIApp:
+    """Routes whose modules import much: imported with the first request for one of them."""
+    router: Router | None = None
+
+    def load() -> Router:
+        from . import media, panels
+
+        return Router([*_routes(session, panels.ROUTES, "/"), *_routes(session, media.ROUTES, "/")])
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal router
+        if router is None:
+            router = await anyio.to_thread.run_sync(load)
+        await router(scope, receive, send)
+
+    return respond
+
+
+@contextlib.asynccontextmanager
+async def _limit_threads(app: Starlette) -> AsyncIterator[None]:
+    """Limit the threads, so that many tabs do not take the whole machine."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
+    yield
+
+
+def _endpoint(session: Session, answer: Callable[[PageRequest], Any]) -> Callable[[Request], Response]:
+    def respond(request: Request) -> Response:
+        try:
+            value = answer(PageRequest(session, request))
+        except NotReady as error:
+            return _json(_job_state(error.job), 409)
+        except BatchplantError as error:
+            return _json(_error(error), _status(error))
+        except (OSError, MemoryError) as error:
+            return _json(_error(error), 500)
+        if isinstance(value, Response):
+            return value
+        if isinstance(value, Job) and "stop" in request.query_params:
+            # The page does not want it any more; otherwise the job would notice only after a while.
+            value.stopped = True
+        return _json(_job_state(value) if isinstance(value, Job) else value)
+
+    return respond
+
+
+def _job_state(job: Job) -> Document:
+    if not job.finished.is_set():
+        return {"state": "working", "done": job.done, "of": job.of}
+    if job.error is not None:
+        return {"state": "failed", **_error(job.error)}
+    value = job.value.to_json() if isinstance(job.value, Rows) else job.value
+    return {"state": "ready", "value": value}
+
+
+def _error(error: Exception) -> Document:
+    location = {
+        name: value
+        for name in ("path", "sample", "field", "offset")
+        if (value := getattr(error, name, None)) is not None and not callable(value)
+    }
+    return {
+        "error": {"message": str(error) or type(error).__name__, "type": type(error).__name__, **location}
+    }
+
+
+def _status(error: BatchplantError) -> int:
+    if isinstance(error, NotFoundError | SampleIndexError):
+        return 404
+    return 400 if isinstance(error, OptionError) else 501 if isinstance(error, MissingLibraryError) else 422
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    body = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Response(body.encode("utf-8", "replace"), status, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: NumPy numbers as numbers, numbers that are not finite as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ....codecs import audio, image
-from ....codecs.media.video import Index, encoding_of, index_of, sound_format
-from ....codecs.media.video.frames import read_frames, rotation_of
-from ....schema.columns import I64, U8, AnyArray
-from ... import Document
-from . import colours
+from ...codecs import audio, image
+from ...codecs.media.video import Index, encoding_of, index_of, sound_format
+from ...codecs.media.video.frames import read_frames, rotation_of
+from ...data.reader import Reader
+from ...errors import DecodeError, NotFoundError, shortened
+from ...schema.columns import I64, U8, AnyArray
+from ...schema.kinds import Bool, Field, Float, Image, Int, Tensor, Text
+from .. import Document
+from . import pixels
+from .cells import Cell, Dataset
 
 # Limits of a window, which is decoded at once: seconds, and samples of all channels.
 MAX_WINDOW_SECONDS, MAX_WINDOW_SAMPLES = 60.0, 12_000_000
@@ -25,7 +30,7 @@ RANGE_DECIBELS = 80.0
 # Media types of encodings that browsers may play; the page shows the frames in any case.
 MEDIA_TYPES = {"mp4": "video/mp4", "mov": "video/mp4", "webm": "video/webm", "mkv": "video/x-matroska"}
 # Longest side of an image of a frame.
-MAX_SIDE_PIXELS = 1280
+MAX_FRAME_PIXELS = 1280
 
 
 class Window(NamedTuple):
@@ -35,6 +40,10 @@ class Window(NamedTuple):
     rate: int
     start: float
     duration: float
+
+    @property
+    def nbytes(self) -> int:
+        return self.samples.nbytes
 
 
 def sound_facts(data: U8) -> Document:
@@ -60,11 +69,8 @@ def _window_frames(head: audio.Header) -> int:
 
 def wav(window: Window) -> bytes:
     """Encode a window as 16-bit WAV of at most two channels."""
-    return audio.encode(_to_int16(window.samples[:, :2]), window.rate, "wav")
-
-
-def _to_int16(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
-    return np.asarray(np.rint(np.nan_to_num(samples).clip(-1, 1) * 32767), dtype=np.int16)
+    scaled = np.nan_to_num(window.samples[:, :2]).clip(-1, 1) * 32767
+    return audio.encode(np.rint(scaled).astype(np.int16), window.rate, "wav")
 
 
 def peaks(samples: AnyArray, width: int) -> tuple[AnyArray, AnyArray]:
@@ -78,7 +84,7 @@ def wave(window: Window, width: int, height: int) -> bytes:
     """Draw the waveform of a window, a band for each of up to two channels, on a transparent background."""
     channels = window.samples[:, :2]
     if not len(channels):
-        return colours.encode_png(np.zeros((height, width, 4), dtype=np.uint8))
+        return pixels.encode_png(np.zeros((height, width, 4), dtype=np.uint8))
     low, high = peaks(np.nan_to_num(channels), width)
     # A short sound has fewer values than columns: draw each over several columns.
     across = np.arange(width) * len(low) // width
@@ -91,7 +97,7 @@ def wave(window: Window, width: int, height: int) -> bytes:
         thick = 1.0 / band
         inked = (-middle >= bottom - thick) & (-middle <= top + thick)
         out[channel * band : channel * band + band][inked] = (*WAVE_COLOUR, 255)
-    return colours.encode_png(out)
+    return pixels.encode_png(out)
 
 
 def spectrogram(window: Window, width: int, height: int) -> bytes:
@@ -113,8 +119,8 @@ def spectrogram(window: Window, width: int, height: int) -> bytes:
     top = float(decibels.max())
     # Low frequencies are at the bottom.
     rows = ((np.arange(height)[::-1] + 0.5) * bins / height).astype(np.int64)
-    return colours.encode_png(
-        colours.of_values(decibels.T[rows], top - RANGE_DECIBELS if loudest > 0 else top, top)
+    return pixels.encode_png(
+        pixels.colours_of_values(decibels.T[rows], top - RANGE_DECIBELS if loudest > 0 else top, top)
     )
 
 
@@ -147,6 +153,10 @@ class Movie:
     @property
     def frames(self) -> int:
         return len(self.index.times)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
 
     def read(self, numbers: I64, size: tuple[int, int]) -> U8:
         return read_frames(self._view, self.index, numbers, size=size, upright=True)
@@ -181,3 +191,100 @@ def strip(movie: Movie, count: int, height: int) -> bytes:
     numbers = ((np.arange(count) + 0.5) * movie.frames / count).astype(np.int64)
     images = movie.read(numbers, (height, width))
     return image.encode(images.swapaxes(0, 1).reshape(height, -1, 3), "jpeg", quality=80)
+
+
+# -- episodes of robots --------------------------------------------------------------------------------
+
+EPISODE, ACTION = "episode_index", "action"
+# Fields that count frames; their curves are straight lines.
+COUNTERS = frozenset(("episode_index", "frame_index", "index", "task_index", "timestamp"))
+# Lines of one chart, points of each, and letters of their names and of texts.
+MAX_LINES, MAX_POINTS, MAX_LETTERS = 64, 2000, 400
+
+
+def begins_of(reader: Reader) -> I64:
+    """Return the first frames of episodes; empty for a dataset that has none."""
+    begins = reader.boundaries()
+    if not len(reader) or (EPISODE not in reader.schema and not (len(begins) and ACTION in reader.schema)):
+        return np.empty(0, np.int64)
+    return np.append(0, begins)
+
+
+def episode_of(dataset: Dataset, number: int) -> Document:
+    """Return an episode: its frames, cameras, texts and curves."""
+    reader = dataset.reader
+    begins = begins_of(reader)
+    if not 0 <= number < len(begins):
+        raise NotFoundError(f"there is no episode {number}; there are {len(begins):,}")
+    first, end = np.append(begins, len(reader))[number : number + 2].tolist()
+    frames = np.arange(0, end - first, max(1, -(-(end - first) // MAX_POINTS)))
+    schema = reader.schema
+    names = [name for name, kind in schema.items() if 0 < _lines(kind) <= MAX_LINES and name not in COUNTERS]
+    # State and action lead.
+    names.sort(key=lambda name: ("state" not in name, ACTION not in name))
+    columns = reader.read(first + frames, names) if names else {}
+    texts = [name for name, kind in schema.items() if isinstance(kind, Text)]
+    sample = {name: Cell(dataset, first, name).value() for name in texts}
+    return {
+        "episode": number,
+        "of": len(begins),
+        "first": first,
+        "frames": end - first,
+        "fps": _fps(reader.metadata),
+        "cameras": [name for name, kind in schema.items() if is_camera(kind)],
+        "texts": {name: shortened(text, MAX_LETTERS) for name, text in sample.items() if text},
+        "at": frames,
+        "curves": [
+            {
+                "field": name,
+                "names": _names(reader.attributes.get(name, {}).get("names"), _lines(schema[name])),
+                "values": np.asarray(columns[name], np.float64).reshape(len(frames), -1).T,
+            }
+            for name in names
+        ],
+    }
+
+
+def is_camera(kind: Field) -> bool:
+    """Return whether the cells of a field are images of a camera."""
+    if isinstance(kind, Image):
+        return not kind.mask
+    shape = kind.shape if isinstance(kind, Tensor) and kind.dtype == "uint8" else ()
+    return len(shape) == 3 and shape[2] in (1, 3)
+
+
+def camera_image(cell: Cell, longest: int) -> tuple[bytes, str]:
+    """Return the image of a camera, at most ``longest`` pixels high and wide, and its media type."""
+    if not is_camera(cell.kind):
+        raise DecodeError("the field is no camera", field=cell.name)
+    if isinstance(cell.kind, Image):
+        return pixels.for_browser(cell, longest)
+    small = image.fit(np.asarray(cell.value()), longest)
+    return image.encode(image.squeeze(small), "jpeg", quality=85), "image/jpeg"
+
+
+def _lines(kind: Field) -> int:
+    """Return how many numbers a cell has; 0 if they are not numbers, or not always as many."""
+    if kind.optional or isinstance(kind, Text):
+        return 0
+    if isinstance(kind, Bool | Int | Float):
+        return 1
+    shape = kind.shape if isinstance(kind, Tensor) and np.dtype(kind.dtype).kind in "biuf" else (None,)
+    return 0 if None in shape else math.prod(size or 0 for size in shape)
+
+
+def _names(names: object, count: int) -> list[str]:
+    """Return a name for each number: those of the dataset if they fit, else their positions."""
+    while isinstance(names, Mapping) and len(names) == 1:
+        (names,) = names.values()
+    if isinstance(names, list | tuple) and len(names) == count:
+        return [shortened(str(name), MAX_LETTERS) for name in names]
+    return [str(number) for number in range(count)]
+
+
+def _fps(metadata: Mapping[str, str]) -> float | None:
+    try:
+        fps = float(metadata.get("fps", ""))
+    except ValueError:
+        return None
+    return fps if 0 < fps < math.inf else None

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....codecs import rle
-from ....errors import BatchplantError, shortened
-from ....schema.kinds import Boxes, Field, Image, Json, Keypoints, Labels, List, Polygons, Tensor
-from ... import Document
-from ..cells import Cell, Dataset, cells_of
-from ..render import image_size
+from ...codecs import rle
+from ...errors import BatchplantError, shortened
+from ...schema.kinds import Boxes, Field, Image, Json, Keypoints, Labels, List, Polygons, Tensor
+from .. import Document
+from .cells import Cell, Dataset, cells_of
+from .render import image_size
 
 # ``boxes`` four numbers each, ``points`` lists of [x, y, shown], ``polygons`` lists of x, y, x, y, …,
 # ``labels`` and ``scores`` one for each; None where an entry has none. Keys that no entry has are left out.
@@ -135,7 +135,7 @@ def fields_of(overlays: Sequence[Overlay]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-# -- finding -------------------------------------------------------------------------------------------------
+# -- finding -------------------------------------------------------------------------------------------
 
 
 def _is_rle(name: str, kind: Field) -> bool:
@@ -286,7 +286,7 @@ def _label_fields(overlay: Overlay, schema: Any) -> dict[str, str]:
     return fields
 
 
-# -- parsing annotations -------------------------------------------------------------------------------------
+# -- parsing annotations -------------------------------------------------------------------------------
 
 
 def of_numbers(draws: str, value: Any) -> Shapes:

@@ -6,24 +6,26 @@ Only the values that are needed are read.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ....data.arrays import Array
-from ....data.reader import Reader
-from ....data.tensors import as_array, is_tensors, shape_of, size_of, text_of
-from ....errors import BatchplantError, OptionError, located
-from ....schema.columns import I64, AnyArray, AnyDType, Columns
-from ....schema.kinds import Sparse, Tensor
-from ....storage import limits
-from ... import Document
-from ..cells import Cell
-from ..jobs import Progress
+from ...codecs import image
+from ...data.arrays import Array
+from ...data.reader import Reader
+from ...data.tensors import as_array, is_tensors, shape_of, size_of, text_of
+from ...errors import BatchplantError, NotFoundError, OptionError, SchemaError, located
+from ...schema.columns import U8, AnyArray, AnyDType, Columns
+from ...schema.kinds import Sparse, Tensor
+from ...storage import limits
+from .. import Document
+from .cells import Cell
+from .session import Progress
 
 # Values along each of two axes that are drawn; a longer axis is thinned.
 MAX_IMAGE_SIDE = 512
@@ -109,11 +111,7 @@ def slice_of(source: LazyArray, axes: Sequence[int], position: Sequence[int]) ->
     are the minimum of each part, then the maximum of each.
     """
     shape = source.shape
-    if (
-        len(axes) not in (0, 1, 2)
-        or len(set(axes)) != len(axes)
-        or any(not 0 <= axis < len(shape) for axis in axes)
-    ):
+    if len(axes) > 2 or len(set(axes)) != len(axes) or not set(axes) <= set(range(len(shape))):
         raise OptionError(f"one or two different axes of {len(shape)} can be drawn")
     if len(position) != len(shape) or any(
         not 0 <= index < max(1, size) for index, size in zip(position, shape, strict=True)
@@ -135,9 +133,9 @@ def slice_of(source: LazyArray, axes: Sequence[int], position: Sequence[int]) ->
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     facts: Document = {
         "shape": list(values.shape), "steps": [steps[axis] for axis in axes], "values": int(values.size),
-        "low": _number(finite.min()) if finite.size else None,
-        "high": _number(finite.max()) if finite.size else None,
-        "mean": _number(finite.mean()) if finite.size else None,
+        "low": finite.min().item() if finite.size else None,
+        "high": finite.max().item() if finite.size else None,
+        "mean": finite.mean().item() if finite.size else None,
         "odd": int(values.size - finite.size),
     }  # fmt: skip
     if len(axes) == 1 and values.size > MAX_CURVE_POINTS:
@@ -163,11 +161,7 @@ def _plain(values: AnyArray) -> AnyArray:
     return values.astype(np.uint8) if kind == "b" else values
 
 
-def _number(value: np.generic) -> int | float:
-    return value.item()
-
-
-# -- statistics ----------------------------------------------------------------------------------------------
+# -- statistics ----------------------------------------------------------------------------------------
 
 
 def statistics(
@@ -235,18 +229,17 @@ def _as_floats(values: AnyArray) -> npt.NDArray[np.float64]:
     return np.asarray(values.view(np.int64) if values.dtype.kind in "mM" else values, dtype=np.float64)
 
 
-# -- tensors of a model --------------------------------------------------------------------------------------
+# -- tensors of a model --------------------------------------------------------------------------------
 
 
-def list_tensors(reader: Reader, samples: I64, progress: Progress) -> list[Document]:
-    """Return name, dtype, shape, parameters and bytes of these tensors, without reading their values."""
+def list_tensors(reader: Reader, progress: Progress) -> list[Document]:
+    """Return name, dtype, shape, parameters and bytes of all tensors, without reading their values."""
     rows = []
-    for start in range(0, len(samples), READ_TENSORS):
-        progress(start, len(samples))
-        chunk = samples[start : start + READ_TENSORS]
-        columns = reader.read(chunk, ["name", "dtype", "shape"])
-        for row, sample in enumerate(chunk.tolist()):
-            rows.append({"sample": sample, **_tensor(columns, row)})
+    for start in range(0, len(reader), READ_TENSORS):
+        progress(start, len(reader))
+        samples = range(start, min(start + READ_TENSORS, len(reader)))
+        columns = reader.read(samples, ["name", "dtype", "shape"])
+        rows += [{"sample": sample, **_tensor(columns, row)} for row, sample in enumerate(samples)]
     return rows
 
 
@@ -277,3 +270,104 @@ def select_tensors(
         "bytes": sum(row["bytes"] for row in matches),
         "dtypes": dict(zip(dtypes.tolist(), counts.tolist(), strict=True)),
     }  # fmt: skip
+
+
+# -- large images: a pyramid of levels, of which the page gets tiles -----------------------------------
+
+TILE_PIXELS = 256
+AXIS_NAMES = {"T": "time", "C": "channel", "Z": "depth", "S": "band", "I": "page"}
+# Pixels along a side of the part whose values tell what is black and what is white.
+RANGE_PIXELS = 1024
+# Percentiles that become black and white, and how many planes of an image remember theirs.
+RANGE_PERCENTILES, MAX_RANGES = (0.5, 99.5), 256
+
+
+class Slide:
+    """Levels of an image, and a letter for each of their axes."""
+
+    # About what its directories and chunks take in memory.
+    nbytes: ClassVar[int] = 16 << 20
+
+    def __init__(self, axes: str, levels: Sequence[Array]) -> None:
+        self.axes, self.levels = axes, levels
+        if not 0 <= axes.find("Y") < axes.find("X") or any(len(axes) != level.ndim for level in levels):
+            raise SchemaError(f"an image has rows and columns, and this has the axes {axes or 'of no name'}")
+        colours = levels[0].shape[axes.index("S")] if "S" in axes else 1
+        # Other arrays of several values are shown one value at a time.
+        self.coloured = colours in (3, 4) and levels[0].dtype == np.uint8
+        self.planes = [n for n, axis in enumerate(axes) if axis not in ("YXS" if self.coloured else "YX")]
+        self._range = functools.lru_cache(MAX_RANGES)(self._find_range)
+
+    def size(self, level: int) -> tuple[int, int]:
+        """Return height and width of a level."""
+        shape = self.levels[level].shape
+        return shape[self.axes.index("Y")], shape[self.axes.index("X")]
+
+    def describe(self) -> Document:
+        shape = self.levels[0].shape
+        return {
+            "levels": [self.size(level) for level in range(len(self.levels))],
+            "tile": TILE_PIXELS,
+            "planes": [
+                {"name": AXIS_NAMES.get(self.axes[axis], self.axes[axis]), "size": shape[axis]}
+                for axis in self.planes
+            ],
+        }
+
+    def tile(self, level: int, row: int, column: int, at: Sequence[int]) -> bytes:
+        """Return a tile as JPEG; ``at`` is the plane. NotFoundError for one that is not there."""
+        if not 0 <= level < len(self.levels):
+            raise NotFoundError(f"there is no level {level}; there are {len(self.levels)}")
+        height, width = self.size(level)
+        top, left = row * TILE_PIXELS, column * TILE_PIXELS
+        if not (0 <= top < height and 0 <= left < width):
+            raise NotFoundError(f"there is no tile {row}, {column} of level {level}")
+        shape = self.levels[0].shape
+        sizes = [shape[axis] for axis in self.planes]
+        if len(at) != len(sizes) or any(not 0 <= n < size for n, size in zip(at, sizes, strict=True)):
+            raise NotFoundError(f"there is no plane {tuple(at)} of {tuple(sizes)}")
+        values = self._values(level, slice(top, top + TILE_PIXELS), slice(left, left + TILE_PIXELS), at)
+        return image.encode(self._pixels(values, at), "jpeg", quality=88)
+
+    def _values(self, level: int, rows: slice, columns: slice, at: Sequence[int]) -> AnyArray:
+        array, picks = self.levels[level], {self.axes.index("Y"): rows, self.axes.index("X"): columns}
+        key: list[slice | int] = [picks.get(axis, slice(None)) for axis in range(array.ndim)]
+        for axis, number in zip(self.planes, at, strict=True):
+            # A lower level may have fewer planes.
+            key[axis] = number * array.shape[axis] // self.levels[0].shape[axis]
+        values = np.asarray(array[tuple(key)])
+        colours = self.coloured and self.axes.index("S") < self.axes.index("X")
+        return np.moveaxis(values, 0, -1) if colours else values
+
+    def _pixels(self, values: AnyArray, at: Sequence[int]) -> U8:
+        if self.coloured:
+            return np.ascontiguousarray(values[..., :3])
+        low, high = self._range(tuple(at))
+        values = _real(values)
+        with np.errstate(invalid="ignore", over="ignore"):
+            scaled = (values - low) * (255 / (high - low if high > low else 1))
+        return np.nan_to_num(scaled, nan=0, posinf=255, neginf=0).clip(0, 255).astype(np.uint8)
+
+    def _find_range(self, at: Sequence[int]) -> tuple[float, float]:
+        """Return the values that are black and white in a plane, of the middle of its lowest level."""
+        last = len(self.levels) - 1
+        rows, columns = (
+            slice(max(0, (size - RANGE_PIXELS) // 2), (size + RANGE_PIXELS) // 2) for size in self.size(last)
+        )
+        values = _real(self._values(last, rows, columns, at))
+        values = values[np.isfinite(values)]
+        if not values.size:
+            return 0.0, 1.0
+        low, high = np.percentile(values, RANGE_PERCENTILES)
+        # Few values, as of a mask, may all lie outside of the percentiles.
+        return (float(low), float(high)) if low < high else (float(values.min()), float(values.max()))
+
+
+def _real(values: AnyArray) -> AnyArray:
+    return (np.abs(values) if values.dtype.kind == "c" else values).astype(np.float64)
+
+
+def slide_of(reader: Reader, number: int) -> Slide:
+    if not 0 <= number < reader._pyramids:
+        raise NotFoundError(f"there is no slide {number}; there are {reader._pyramids}")
+    return Slide(*reader._pyramid_of(number))
