@@ -231,13 +231,7 @@ def _loader(reader: Reader, arguments: dict[str, Any], seed: int | None) -> Load
         decode = DecodeOptions.of(options["decode"])
         options["decode"] = dataclasses.replace(decode, backend=None, gpu_share=None)
     size = int(arguments.get("batch_size", DEFAULT_BATCH_SIZE))
-    own: dict[str, Any] = {
-        "workers": LOADER_THREADS,
-        "prefetch_batches": 1,
-        "rank": 0,
-        "world_size": 1,
-        "dashboard": False,
-    }
+    own: dict[str, Any] = {"workers": LOADER_THREADS, "prefetch_batches": 1, "rank": 0, "world_size": 1}
     return Loader(reader, size, **own, **options)
 
 
