@@ -24,8 +24,7 @@ from ...schema.columns import U8, AnyArray, AnyDType, Columns
 from ...schema.kinds import Sparse, Tensor
 from ...storage import limits
 from .. import Document
-from .cells import Cell
-from .session import Progress
+from .cells import Cell, Progress
 
 # Values along each of two axes that are drawn; a longer axis is thinned.
 MAX_IMAGE_SIDE = 512

@@ -19,12 +19,12 @@ from ...errors import BatchplantError, OptionError, shortened, shown
 from ...jobs.verify import verify
 from ...schema.kinds import Field
 from .. import Document
-from .cells import Cell, Dataset, cells_of
+from .cells import Cell, Dataset, Progress, cells_of
 from .pixels import for_browser
 from .recordings import begins_of
 from .render import describe, is_heat_map, is_map, summarize
 from .rows import NotReady, Query, Rows, keys_of, ready_rows, row_of, rows_job
-from .session import Job, PageRequest, Progress, Routes, cached_response, parse_integer
+from .session import Job, PageRequest, Routes, cached_response, parse_integer
 
 # Class names that the page gets, and letters of each; other names come with the samples.
 MAX_CLASS_NAMES, CLASS_NAME_LETTERS = 2000, 200

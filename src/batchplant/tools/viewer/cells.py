@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from ...loading.locate import locate
 from ...schema import kinds
 from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
 
+# Called with how much is done, and of how much.
+Progress = Callable[[int, int], None]
 # A summary does not read a cell of fixed size with more bytes than this.
 LARGE_CELL_BYTES = 1 << 16
 # Numbers in a row of a cell with a varying number of rows, up to which it is read with the other cells.

@@ -18,7 +18,8 @@ from ...schema import Bool, Int, Text
 from ...schema.columns import I64, Columns
 from .. import Document
 from ..doctor.check import find_label
-from .session import PageRequest, Progress
+from .cells import Progress
+from .session import PageRequest
 
 ORDER_NAMES = ("sequential", "random", "quasi_random", "shards", "windowed", "class_balanced")
 # The least and the largest value of options that are numbers.

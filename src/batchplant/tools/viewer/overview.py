@@ -19,8 +19,8 @@ from ...schema import Bool, Duration, Field, Float, Int, Text, Time
 from ...schema.columns import I64, Masked, Ragged
 from .. import Document
 from ..doctor import sampling
+from .cells import Progress
 from .render import is_map
-from .session import Progress
 
 # Samples that are read unless the user asks for all, fewer where they are large.
 MAX_SAMPLES, MAX_BYTES = 2000, 64 << 20

@@ -13,12 +13,12 @@ from ...jobs.verify import verify as verify_reader
 from ...schema.columns import I64
 from .. import Document, doctor
 from .augment import MAX_VIEWS, OFFERED_OPS, augment_sample
-from .cells import cells_of
+from .cells import Progress, cells_of
 from .epochs import Epoch, EpochOptions, label_field
 from .overview import collect_overview, map_of
 from .render import summarize
 from .rows import filtered_rows
-from .session import Job, PageRequest, Progress, Routes
+from .session import Job, PageRequest, Routes
 
 # Problems that the page gets; verify stops there.
 MAX_PROBLEMS = 1000

@@ -28,8 +28,8 @@ from ...jobs.scans import batch_rows
 from ...schema.columns import I64, AnyArray, Column, Ragged, end_within
 from ...schema.kinds import Bool, Field, Float, Image, Int, Json, Tensor, Text
 from .. import Document
-from .cells import Dataset
-from .session import Job, PageRequest, Progress
+from .cells import Dataset, Progress
+from .session import Job, PageRequest
 
 Mask = npt.NDArray[np.bool_]
 

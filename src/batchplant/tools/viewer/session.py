@@ -16,13 +16,11 @@ from starlette.responses import Response
 
 from ...data.reader import Reader
 from ...errors import NotFoundError, OptionError
-from .cells import Cell, Dataset, Tokenizer, cells_of
+from .cells import Cell, Dataset, Progress, Tokenizer, cells_of
 from .pixels import Images
 
 if TYPE_CHECKING:
     from .augment import PipelineLoaders
-
-Progress = Callable[[int, int], None]
 
 # Digits of an integer in a request: 64-bit integers have fewer.
 MAX_DIGITS = 20
