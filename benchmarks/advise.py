@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import statistics
 import sys
@@ -96,37 +97,39 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
         result = advise.advise(reader, goal=goal)
         took = time.perf_counter() - began
         source = reader
-        if result.best.way.images:
+        if result.best.option.images:
             # Once for all: what is compared is the format, not how images are encoded.
-            path = folder / f"encoded{result.best.way.suffix}"
+            path = folder / f"encoded{result.best.option.suffix}"
             bp.convert(
-                reader, path, images=result.best.way.image_options, target_options={"format": result.format}
+                reader,
+                path,
+                images=result.best.option.image_options,
+                target_options={"format": result.format},
             )
             source = bp.open(str(path), format=result.format)
         # Those too that there was no time to try.
-        ways = [way for way in result.tried if not way.way.stays and not way.aside]
-        if result.now is not None and result.facts.format not in [way.way.format for way in ways]:
+        results = [item for item in result.tried if not item.option.unchanged and not item.is_extra]
+        if result.now is not None and result.facts.format not in [item.option.format for item in results]:
             # Written anew, it is as the source is.
-            ways.append(result.now)
+            results.append(result.now)
         # The images are as they are to be already.
-        plain = [
-            measure.Candidate(way.way.format, dict(way.way.options), way.way.suffix or None) for way in ways
-        ]
+        plain = [dataclasses.replace(item.option, images={}).candidate for item in results]
         order = GOAL_ORDERS.get(goal, "random")
         rows = measure.formats(source, plain, seconds=seconds, rounds=ROUNDS, order=order, **how)
     figures = {
-        way.way.format: {
-            "predicted": predicted_figure(way, goal, row.samples, remote=remote),
+        item.option.format: {
+            "predicted": predicted_figure(item, goal, row.samples, remote=remote),
             "measured": measured_figure(row, goal, remote=remote),
-            "bytes predicted": way.trial.disk(row.samples), "bytes measured": row.bytes, "error": row.error,
+            "bytes predicted": item.trial.disk_bytes(row.samples), "bytes measured": row.bytes,
+            "error": row.error,
         }
-        for way, row in zip(ways, rows, strict=True)
+        for item, row in zip(results, rows, strict=True)
     }  # fmt: skip
     output = {
         "goal": goal,
         "pick": result.format,
-        "stays": result.best.way.stays,
-        "way": result.best.way.label,
+        "stays": result.best.option.unchanged,
+        "way": result.best.option.label,
     }
     return {
         **output,
@@ -136,7 +139,7 @@ def one(dataset: Dataset, folder: Path, scale: float, seconds: float) -> dict[st
     }
 
 
-def measured_figure(row: measure.Measured, goal: str, *, remote: bool = False) -> float | None:
+def measured_figure(row: measure.Measurement, goal: str, *, remote: bool = False) -> float | None:
     """What a goal is about, as it was measured: the best of the rounds, as a prediction is of the trials."""
     name = MEASURED[GOAL_METRICS[goal][0]]
     if row.error is not None or name == "bytes":
@@ -148,7 +151,7 @@ def predicted_figure(one: Any, goal: str, samples: int, *, remote: bool = False)
     """The same as it was predicted, for so many samples."""
     name = GOAL_METRICS[goal][0]
     if name == "bytes":
-        return one.trial.disk(samples)
+        return one.trial.disk_bytes(samples)
     result: float | None = one.prediction.rate if remote else getattr(one.trial, name)
     return result
 

@@ -10,7 +10,7 @@ is good if its best round is within 10 % of the best round of all. Formats that 
 are not measured.
 
 Where other processes keep the cores busy, speeds are those that there would be without them: the time is
-shortened by as much as our threads waited for a core (`timing.quick_epoch`). Takes about five minutes on a
+shortened by as much as our threads waited for a core (`timing.EpochTiming`). Takes about five minutes on a
 machine that does nothing else.
 """
 
@@ -34,11 +34,10 @@ from _common import RESULTS, ROOT, others, save, workplace
 import batchplant as bp
 from batchplant.formats.registry import get_format
 from batchplant.tools import advise, measure
-from batchplant.tools.advise.rules import Case
+from batchplant.tools.advise.case import Case
 from batchplant.tools.advise.trial import GOAL_METRICS, GOAL_ORDERS, StorageOption, storage_option
 from batchplant.tools.measure import timing
-from batchplant.tools.measure.machine import busy, core_seconds, core_share
-from batchplant.tools.measure.pipelines import column_of
+from batchplant.tools.measure.timing import busy, column_of, core_seconds, core_share
 
 NEAR = 0.10
 ROUNDS = 6

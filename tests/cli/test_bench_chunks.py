@@ -49,15 +49,15 @@ def ask(url: str, path: str = "", method: str = "GET", **headers: str) -> tuple[
         connection.close()
 
 
-def test_the_server_counts_what_it_gives(tmp_path: Path) -> None:
+def test_the_server_gives_parts_of_files_and_nothing_else(tmp_path: Path) -> None:
     inside = tmp_path / "in"
     inside.mkdir()
     (inside / "a b.bin").write_bytes(bytes(range(100)))
     (tmp_path / "secret").write_bytes(b"not for you")
     (inside / "link").symlink_to(tmp_path / "secret")
-    with serving(inside) as served:
-        url = served.at(inside / "a b.bin").replace(" ", "%20")
-        prefix = urlsplit(served.url).path
+    with serving(inside) as url_of:
+        url = url_of(inside / "a b.bin").replace(" ", "%20")
+        prefix = urlsplit(url_of(inside)).path.rstrip("./")
         assert ask(url)[:2] == (200, bytes(range(100)))
         status, result, headers = ask(url, Range="bytes=10-19")
         assert (status, result, headers["Content-Range"]) == (206, bytes(range(10, 20)), "bytes 10-19/100")
@@ -65,12 +65,9 @@ def test_the_server_counts_what_it_gives(tmp_path: Path) -> None:
         assert ask(url, Range="bytes=90-")[1] == bytes(range(90, 100))
         assert ask(url, Range="bytes=200-300")[0] == 416
         assert ask(url, method="HEAD")[:2] == (200, b"")
-        assert (served.requests, served.bytes) == (6, 100 + 10 + 5 + 10)
-        served.begin()
         # Nothing outside, no folder, and nothing without the secret in the URL.
         for path in (f"{prefix}/../secret", f"{prefix}/link", f"{prefix}/", "/a%20b.bin", f"{prefix}/none"):
             assert ask(url, path)[0] == 404
-        assert (served.requests, served.bytes) == (5, 0)
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
@@ -23,8 +22,8 @@ from batchplant.cli.bench import formats
 from batchplant.jobs.engines.base import Inline
 from batchplant.tools import measure
 from batchplant.tools.measure import Candidate, Measurement, comparison, figures, report
-from batchplant.tools.measure.measurement import caveats
-from batchplant.tools.measure.pipelines import PIPELINES
+from batchplant.tools.measure.comparison import caveats
+from batchplant.tools.measure.timing import PIPELINES
 from variants import exhaustive
 
 N = 40
@@ -101,19 +100,15 @@ def test_workers_of_an_engine_measure(table: str, place: Path, capsys: pytest.Ca
 
 
 def test_what_is_measured_side_by_side_says_so() -> None:
-    class Two(Inline):
-        """Two tasks at a time, as far as their clocks tell."""
-
-        def next(self, seconds: float) -> tuple[int, Any] | None:
-            number, result = super().next(seconds) or (0, None)
-            return number, dataclasses.replace(result, began=float(number // 2), ended=number // 2 + 0.5)
-
     def measure(reader: Any, names: list[Candidate], **how: Any) -> list[Measurement]:
         return [made(names[0].label, 1, 1.0)]
 
     some = [Candidate(name) for name in ("csv", "parquet", "tfrecord")]
-    rows = comparison.measured_by(Two(), measure, bp.open({"n": [1]}).subset([0]), some, None)
-    assert [comparison.NOT_ALONE in row.remarks for row in rows] == [True, True, False]
+    engine = Inline()
+    for width in (1, 2):
+        engine.width = width
+        rows = comparison.measured_by(engine, measure, bp.open({"n": [1]}).subset([0]), some, None)
+        assert [comparison.NOT_ALONE in row.remarks for row in rows] == [width > 1] * 3
 
 
 def test_tables_fit_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,37 +39,34 @@ from batchplant.tools.advise import (
     Machine,
     advice,
 )
+from batchplant.tools.advise import case as circumstances
 from batchplant.tools.advise import rules as data_rules
-from batchplant.tools.advise.choice import Choice, choose, eligible
-from batchplant.tools.advise.contest import (
+from batchplant.tools.advise.advice import Choice, choose, eligible
+from batchplant.tools.advise.case import Requirement
+from batchplant.tools.advise.trial import (
+    GOAL_METRICS,
     OUT_OF_TIME,
     SUITED,
     Contest,
-    TrialResult,
-    preference,
-    run_trials,
-    trial_result,
-)
-from batchplant.tools.advise.rules import Requirement
-from batchplant.tools.advise.trial import (
-    GOAL_METRICS,
     Prediction,
     StorageOption,
     Trial,
+    TrialResult,
     predict,
+    preference,
+    run_trials,
     storage_option,
+    trial_result,
     trial_rows,
     with_raw_images,
 )
 from batchplant.tools.measure import Measurement, choice
-from batchplant.tools.measure.machine import busy
+from batchplant.tools.measure.timing import busy
 from repository import ROOT
 
 if TYPE_CHECKING:
     from servers import Bucket
 
-# The package has a function of that name.
-machine_module = sys.modules["batchplant.tools.advise.machine"]
 HERE = Machine(cores=8, memory=32 << 30)
 
 
@@ -368,7 +365,7 @@ def test_machine(tmp_path: Path) -> None:
     # Where it will lie is not here: nothing can be measured.
     other = advise.machine(bp.open(str(tmp_path / "data.npy")), "s3")
     assert not other.measured
-    assert (other.read_mb_s, other.latency_ms) == machine_module.ASSUMED["s3"]
+    assert (other.read_mb_s, other.latency_ms) == circumstances.ASSUMED["s3"]
 
 
 def test_a_machine_is_busy_where_more_wants_to_run_than_it_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,14 +380,14 @@ def test_a_machine_is_busy_where_more_wants_to_run_than_it_has_cores(monkeypatch
 def test_where_a_path_lies_and_which_gpus_there_are(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
-    assert machine_module.storage_of(str(tmp_path / "x"), str(mounts)) == "nfs"
-    assert machine_module.storage_of(str(tmp_path / "local" / "x"), str(mounts)) == "nvme"
-    assert machine_module.storage_of("s3://bucket/x") == "s3"
+    assert circumstances.storage_of(str(tmp_path / "x"), str(mounts)) == "nfs"
+    assert circumstances.storage_of(str(tmp_path / "local" / "x"), str(mounts)) == "nvme"
+    assert circumstances.storage_of("s3://bucket/x") == "s3"
     info = tmp_path / "gpus" / "0000:01" / "information"
     info.parent.mkdir(parents=True)
     info.write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
-    assert list(machine_module.gpus(str(tmp_path / "gpus"))) == ["NVIDIA H200"]
-    assert list(machine_module.gpus(str(tmp_path / "none"))) == []
+    assert list(circumstances.gpus(str(tmp_path / "gpus"))) == ["NVIDIA H200"]
+    assert list(circumstances.gpus(str(tmp_path / "none"))) == []
 
 
 # -- predictions and the choice ------------------------------------------------------------------------
@@ -632,9 +629,9 @@ class GivenBench:
         self.calls: list[tuple[str, str]] = []
         self.fastest: dict[str, float] = {}
 
-    def made(self, held: Any, facts: Facts, folder: str, **how: Any) -> GivenBench:
+    def made(self, held: Any, facts: Facts, folder: str, settings: Any, **how: Any) -> GivenBench:
         """What ``tries`` asks for."""
-        self.memory, self.column = held, how["column"]
+        self.columns, self.column = held, how["column"]
         return self
 
     def clock(self) -> float:

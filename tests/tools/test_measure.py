@@ -26,8 +26,7 @@ import batchplant as bp
 from batchplant.formats.registry import all_formats, find
 from batchplant.storage import platform
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measurement, choice, figures, report, scratch, staging, timing
-from batchplant.tools.measure.measurement import pareto
+from batchplant.tools.measure import Candidate, Measurement, choice, figures, harness, pareto, report, timing
 
 N = 48
 ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
@@ -63,7 +62,7 @@ def place(tmp_path: Path) -> Iterator[str]:
 
 def _measures(process: psutil.Process) -> bool:
     try:
-        return any("batchplant.tools.measure" in part for part in process.cmdline())
+        return any("engines.processes" in part for part in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 
@@ -158,13 +157,13 @@ def test_what_was_not_measured_is_on_no_front() -> None:
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
 def test_samples_are_spread_over_the_dataset(length: int, count: int) -> None:
-    rows = staging.spread_rows(length, count)
+    rows = harness.spread_rows(length, count)
     assert len(rows) == min(length, count)
     assert (np.diff(rows) > 0).all()
     assert rows[0] == 0
     assert rows[-1] < length
-    if count > 2 * staging.RUN_SAMPLES < length:
-        assert rows[-1] > length - 2 * staging.RUN_SAMPLES
+    if count > 2 * harness.RUN_SAMPLES < length:
+        assert rows[-1] > length - 2 * harness.RUN_SAMPLES
 
 
 def test_no_name_in_a_figure_lies_on_another() -> None:
@@ -185,8 +184,8 @@ def test_no_name_in_a_figure_lies_on_another() -> None:
 
 def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
     with bp.open(dataset) as reader:
-        rows = staging.spread_rows(len(reader), 40)
-        staged = staging.stage(reader, rows, tmp_path / "x", until=None, progress=lambda done: None)
+        rows = harness.spread_rows(len(reader), 40)
+        staged = harness.stage(reader, rows, tmp_path / "x", until=None, progress=lambda done: None)
         back = bp.Columns.concat(list(staged.batches()))
         expected = reader.read(rows)
     assert staged.samples == back.rows == 40
@@ -202,25 +201,25 @@ def test_staged_samples_are_the_same(dataset: str, tmp_path: Path) -> None:
 def test_files_are_made_cold_and_warm(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(os.urandom(1 << 20))
-    if platform.filesystem(tmp_path) in scratch.IN_MEMORY:
+    if platform.filesystem(tmp_path) in harness.IN_MEMORY:
         pytest.skip("the temporary folder is in memory")
     with open(path, "rb", buffering=0) as file:
-        assert scratch.cool(tmp_path)
+        assert harness.cool(tmp_path)
         assert set(platform.resident_pages(file.fileno())) == {0}
-        scratch.warm(tmp_path)
+        harness.warm(tmp_path)
         assert set(platform.resident_pages(file.fileno())) == {1}
         # Who has a file mapped keeps it in memory, and it is told.
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
             assert sum(view[::4096]) >= 0
-            assert not scratch.cool(tmp_path)
+            assert not harness.cool(tmp_path)
 
 
 def test_a_folder_in_memory_is_never_cold() -> None:
-    if platform.filesystem("/dev/shm") not in scratch.IN_MEMORY or not os.access("/dev/shm", os.W_OK):
+    if platform.filesystem("/dev/shm") not in harness.IN_MEMORY or not os.access("/dev/shm", os.W_OK):
         pytest.skip("no folder in memory")
-    with scratch.scratch_folder("/dev/shm", "", 0) as folder:
+    with harness.scratch_folder("/dev/shm", "", 0) as folder:
         (folder / "x").write_bytes(bytes(1 << 16))
-        assert not scratch.cool(folder)
+        assert not harness.cool(folder)
     assert not folder.exists()
 
 
@@ -303,7 +302,9 @@ def test_a_short_epoch_goes_on_until_enough_batches_came() -> None:
 def test_the_start_of_an_epoch_is_told_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of our own, on which the first batches take long and the others a second each."""
     reader, now = numbers(1000), [0.0]
-    monkeypatch.setattr(timing, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(
+        timing, "time", types.SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0)
+    )
 
     class Slow(timing.Loader):
         def __iter__(self) -> Iterator[Any]:
@@ -360,22 +361,15 @@ def test_a_scan_counts_whole_passes() -> None:
     assert all(item == list(range(100)) for item in reader.asked)
 
 
-def test_a_candidate_is_written_with_its_own_suffix(
-    dataset: str, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_is_written_with_its_own_suffix(tmp_path: Path) -> None:
     """It says how files are compressed."""
-    names: list[str] = []
-
-    def begin(self: Any, job: Any) -> None:
-        names.append(job.name)
-        raise bp.errors.WorkerError("enough")
-
-    monkeypatch.setattr("batchplant.tools.measure.worker.Process.begin", begin)
-    with bp.open(dataset) as reader:
-        measure.formats(
-            reader, [Candidate("webdataset", {}, ".tar.gz"), "webdataset"], scratch=place, **QUICK
+    reader = bp.open({"x": np.arange(4)})
+    for suffix in (".tar.gz", None):
+        stored = harness.Harness(str(tmp_path)).store(
+            reader.scan(), reader.schema, Candidate("webdataset", {}, suffix), str(suffix)
         )
-    assert names == ["data.tar.gz", "data.tar"]
+        assert [Path(path).name for path in stored.paths] == [f"data{suffix or '.tar'}"]
+        assert (stored.samples, stored.data, stored.files > 0) == (4, 32, True)
 
 
 # -- measuring ----------------------------------------------------------------------------------------------
@@ -439,7 +433,7 @@ def test_every_row_is_complete_and_a_failure_is_a_row(
         rows = measure.formats(
             reader, names, scratch=place, progress=lambda *item: seen.append(item), **QUICK
         )
-        data = staging.size_of(reader.read(range(N)))
+        data = harness.size_of(reader.read(range(N)))
     assert [row.label for row in rows] == names
     tar, shards, npy, dies, fails, breaks = rows
     for item in (tar, shards):
@@ -456,9 +450,9 @@ def test_every_row_is_complete_and_a_failure_is_a_row(
     assert tar.files >= 1
     assert shards.files >= 3
     assert npy.error == "npy cannot hold image fields"
-    assert dies.error == "the process that wrote it died (SIGKILL)"
+    assert "a worker process died: signal 9 (SIGKILL) ended it" in dies.error
     assert fails.error == "data.fails: not with me"
-    assert breaks.error == "its process died (exit code 3): going down"
+    assert breaks.error == "a worker process died: it ended with exit code 3: going down"
     assert breaks.rounds == 0
     assert seen[0][:2] == (0, seen[-1][1])
     assert [done for done, *_ in seen] == sorted(done for done, *_ in seen)

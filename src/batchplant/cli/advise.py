@@ -25,9 +25,8 @@ from typing import Any
 from ..errors import OptionError
 from ..tools.advise import GOALS, QUESTIONS, STORAGES, Advice, Answers
 from ..tools.advise.advice import TRIAL_SECONDS, Proof, advise, prove
-from ..tools.advise.contest import TrialResult
-from ..tools.advise.trial import GOAL_METRICS
-from ..tools.measure.machine import busy
+from ..tools.advise.trial import GOAL_METRICS, TrialResult
+from ..tools.measure.timing import busy
 from . import terminal
 from .terminal import counted, human_size, printable
 

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 
 from .. import _native
-from .measure import machine
+from .measure import timing
 
 # Frameworks that batches go to; none of them is an extra.
 FRAMEWORKS = ("torch", "jax", "keras", "tensorflow", "lightning", "accelerate", "transformers")
@@ -22,7 +22,7 @@ def show_versions() -> None:
 def versions() -> dict[str, str]:
     """Return the machine, and the version of each library by name; "not installed" where it is missing."""
     lines = {
-        "machine": machine.describe(),
+        "machine": timing.describe(),
         "python": f"{sys.version.split()[0]} ({sys.implementation.name}), {sys.executable}",
         "native core": ", ".join(f"{unit}: {library}" for unit, library in _native.features().items()),
     }

@@ -36,10 +36,8 @@ from ...jobs.engines.base import Inline, portable_source
 from ...storage.platform import cpu_count
 from ...tools import Document, measure
 from ...tools.measure import Measurement, figures, report
-from ...tools.measure.comparison import QUICK_SECONDS
-from ...tools.measure.machine import describe
-from ...tools.measure.measurement import caveats
-from ...tools.measure.pipelines import PIPELINES, image_fields
+from ...tools.measure.comparison import QUICK_SECONDS, caveats
+from ...tools.measure.timing import PIPELINES, describe, image_fields
 from .. import terminal
 from ..terminal import human_size, printable, say
 from .loader import ORDERS

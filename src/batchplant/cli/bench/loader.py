@@ -37,8 +37,7 @@ from ...loading.loader import Loader
 from ...storage.platform import cpu_count, resident_memory
 from ...tools import Document
 from ...tools.measure import figures
-from ...tools.measure.pipelines import PIPELINES, Undecoded, image_fields, pipelines
-from ...tools.measure.timing import batch_rows
+from ...tools.measure.timing import PIPELINES, Undecoded, batch_rows, image_fields, pipelines
 from ..terminal import add_source, counted, human_size, open_source, progress_bar, show_result
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any
+from typing import IO, Any
 
 from ...errors import OptionError, WorkerError
 from ...storage.platform import cpu_count
@@ -31,15 +31,16 @@ class Processes(Engine):
         cores = cpu_count()
         self.width = workers or cores
         self.threads = max(1, cores // self.width)
-        self._idle: list[_Worker] = []
-        self._busy: dict[Connection, _Worker] = {}
+        self._idle: list[Worker] = []
+        self._busy: dict[Connection, Worker] = {}
 
     def start(self, function: TaskFunction) -> None:
         self._function = pickle.dumps(function)
 
     def submit(self, number: int) -> None:
-        worker = self._idle.pop() if self._idle else _Worker(self._function)
+        worker = self._idle.pop() if self._idle else Worker(self._function)
         self._busy[worker.connection] = worker
+        worker.number = number
         worker.submit(number)
 
     def next(self, seconds: float) -> tuple[int, Any] | None:
@@ -58,10 +59,13 @@ class Processes(Engine):
         self._busy, self._idle = {}, []
 
 
-class _Worker:
-    """The parent's handle of a worker process."""
+class Worker:
+    """The parent's handle of a worker process, which calls a pickled function with what is submitted.
 
-    def __init__(self, function: bytes) -> None:
+    output: takes what the process prints.
+    """
+
+    def __init__(self, function: bytes, output: IO[bytes] | None = None, **environment: str) -> None:
         self.alive, self.number = True, -1
         ours, theirs = Pipe()
         self.connection = ours
@@ -71,18 +75,19 @@ class _Worker:
             command,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             process_group=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
         )
         theirs.close()
         with contextlib.suppress(OSError):
             self.connection.send_bytes(function)
 
-    def submit(self, number: int) -> None:
-        self.number = number
+    def submit(self, argument: Any) -> None:
         # `result` reports a dead worker.
         with contextlib.suppress(OSError):
-            self.connection.send(number)
+            self.connection.send(argument)
 
     def result(self) -> Any:
         try:
@@ -99,8 +104,14 @@ class _Worker:
         hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
         return f"signal {-code} ({signal.Signals(-code).name}) ended it{hint}"
 
-    def end(self) -> None:
-        self._process.kill()
+    def end(self, patience: float = 0.0) -> None:
+        """End it and what it started; with patience, it may take back first what it sent to a server."""
+        if patience and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.connection.close()
 

@@ -9,10 +9,9 @@ by their capabilities.
 from __future__ import annotations
 
 from .advice import Advice, advise
-from .answers import GOALS, QUESTIONS, STORAGES, Answers
+from .case import GOALS, QUESTIONS, STORAGES, Answers, Case, Machine, machine
 from .facts import Facts, FieldFacts, look
-from .machine import Machine, machine
-from .rules import RULES, Case, Rule, RuleResult
+from .rules import RULES, Rule, RuleResult
 from .trial import Prediction
 
 __all__ = [

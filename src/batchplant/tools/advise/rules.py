@@ -9,65 +9,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from ...formats.base.format import Format
-from ...formats.base.options import own_options
 from ...formats.registry import get_format
 from ...schema import Image
 from ...storage.limits import human_size
-from .answers import Answers
-from .facts import Facts, FieldFacts, fitting_size
-from .machine import Machine
-
-GUIDE = "docs/choosing.md"
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """The input of a rule."""
-
-    facts: Facts
-    machine: Machine
-    answers: Answers
-
-    @property
-    def goal(self) -> str:
-        return self.answers.goal
-
-    @property
-    def storage(self) -> str:
-        return self.answers.storage or self.machine.storage
-
-    @property
-    def size(self) -> int:
-        """Side of the crop: the requested size, or one that fits the images."""
-        return self.answers.size or fitting_size(self.facts)
-
-    @property
-    def moves(self) -> bool:
-        """True if the data will move to a bucket, so that it cannot be tried there."""
-        return self.storage == "s3" and not self.facts.remote
-
-    @property
-    def loads(self) -> bool:
-        """True if samples go into a training loop."""
-        return self.goal in ("train", "stream")
-
-    @property
-    def larger_than_memory(self) -> bool:
-        return (self.facts.bytes or 0) > 0.7 * self.machine.memory
-
-
-class Requirement(NamedTuple):
-    """A capability that the format must have.
-
-    optional: data without it may stay as it is if a conversion would be a loss.
-    """
-
-    description: str
-    is_met: Callable[[Format], bool]
-    optional: bool = False
+from .case import (
+    COLUMNS,
+    GUIDE,
+    KNOWN,
+    QUESTIONS,
+    RANDOM,
+    RANGES,
+    SAFE,
+    SCHEMA,
+    STREAMED,
+    Case,
+    Question,
+    Requirement,
+)
+from .facts import FieldFacts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -420,37 +381,6 @@ def cache(case: Case) -> RuleResult:
 
 # -- the goal and the answers: requirements on the format --------------------------------------
 
-# Programs that read a format which is to be shared.
-MIN_PROGRAMS = 3
-
-RANDOM = Requirement("read single samples in any order", lambda format: format.can.random_access)
-COLUMNS = Requirement("read single columns", lambda format: format.can.column_pruning)
-FILTERS = Requirement(
-    "skip rows that a query does not want", lambda format: format.can.row_filters == "push-down"
-)
-APPEND = Requirement("take more samples later", lambda format: format.can.append)
-WRITERS = Requirement("take samples of several writers at once", lambda format: format.can.concurrent_writers)
-VERSIONS = Requirement("give older versions back", lambda format: format.can.time_travel)
-RANGES = Requirement("be read from a server in parts", lambda format: format.can.remote_ranges)
-SPLIT = Requirement("be split between machines", lambda format: format.can.splittable)
-PACKED = Requirement("compress what it holds", lambda format: bool(format.can.compression))
-SCHEMA = Requirement("keep the fields as they are", lambda format: format.can.keeps_schema)
-CHECKED = Requirement("find damage by checksums", lambda format: bool(format.can.checksums))
-TEXT = Requirement("be read by people", lambda format: format.can.human_readable)
-SAFE = Requirement("be opened without running code", lambda format: not runs_code(format))
-STREAMED = Requirement("be written without holding it in memory", lambda format: format.can.streaming_write)
-KNOWN = Requirement(
-    "be read by several other programs", lambda format: len(format.can.ecosystem) >= MIN_PROGRAMS
-)
-
-
-def runs_code(format: Format) -> bool:
-    """Return whether opening such a file can run code: pickles have to be allowed."""
-    return "allow_pickle" in own_options(format.reader) and not (
-        format.can.random_access or format.can.memory_map
-    )
-
-
 # Goals: the sentence, the requirements and the settings; the section of the guide has the goal's name.
 GOAL_RULES: dict[str, tuple[str, tuple[Requirement, ...], dict[str, str]]] = {
     "train": ("Training takes samples in random order, so each must be reached by itself.", (RANDOM,), {}),
@@ -463,27 +393,6 @@ GOAL_RULES: dict[str, tuple[str, tuple[Requirement, ...], dict[str, str]]] = {
     "stream": ("A stream is read from start to end, as it comes, by whoever is at the other end.",
                (STREAMED, RANGES, KNOWN), {}),
 }  # fmt: skip
-# Questions of the guide: the sentence, the section, the requirements and the settings of a yes.
-QUESTION_RULES: dict[str, tuple[str, str, tuple[Requirement, ...], dict[str, str]]] = {
-    "analytics": ("Queries need columns that are stored apart, and bounds by which rows are skipped.",
-                  "analytics", (COLUMNS, FILTERS), {}),
-    "mutable": ("Data that grows needs a format that takes samples without writing the old ones again.",
-                "mutable-data", (APPEND,), {}),
-    "many-writers": ("Several writers at once need transactions.", "mutable-data", (APPEND, WRITERS), {}),
-    "versions": ("Older versions stay readable only in tables with versions.",
-                 "schema-changes", (VERSIONS,), {}),
-    "random-access": ("Single samples need an index or fixed places.", "random-access", (RANDOM,), {}),
-    "cloud": ("Behind a bucket, only the bytes of the wanted samples should come over the network.",
-              "cloud", (RANGES,), {}),
-    "streaming": ("Several machines that read one stream each take their own part of it.",
-                  "streaming", (STREAMED, SPLIT), {}),
-    "small": ("Where space is dear, the format itself must compress.",
-              "compression", (PACKED,), {"compress": "small"}),
-    "schema": ("Fields that must come back exactly need a format that stores their kinds.",
-               "schema-changes", (SCHEMA,), {}),
-    "safety": ("Damage that nobody notices is found by checksums only.", "safety", (CHECKED,), {}),
-    "readable": ("People read text, and nothing else, without a program.", "interop", (TEXT,), {}),
-}  # fmt: skip
 
 
 def look_at_goal(goal: str, case: Case) -> RuleResult:
@@ -494,20 +403,25 @@ def look_at_goal(goal: str, case: Case) -> RuleResult:
     return RuleResult(f"the goal is to {goal}", requirements=requirements, settings=settings)
 
 
-def look_at_question(question: str, case: Case) -> RuleResult:
+def look_at_question(question: Question, case: Case) -> RuleResult:
     """Return what a yes to a question requires; data in a bucket answers ``cloud`` by itself."""
-    _, _, requirements, settings = QUESTION_RULES[question]
-    if question in case.answers.yes:
-        return RuleResult(f"asked for by --{question}", requirements=requirements, settings=settings)
-    if question == "cloud" and case.storage == "s3":
+    requirements = question.requirements
+    if question.name in case.answers.yes:
+        return RuleResult(
+            f"asked for by --{question.name}", requirements=requirements, settings=question.settings
+        )
+    if question.name == "cloud" and case.storage == "s3":
         return RuleResult("it will be read from a bucket", requirements=requirements)
-    return not_applicable(f"not asked for (--{question})")
+    return not_applicable(f"not asked for (--{question.name})")
 
 
 for name, (sentence, *_) in GOAL_RULES.items():
     RULES[name] = Rule(name, sentence, f"{GUIDE}#{name}", functools.partial(look_at_goal, name))
-for name, (sentence, doc, *_) in QUESTION_RULES.items():
-    RULES[name] = Rule(name, sentence, f"{GUIDE}#{doc}", functools.partial(look_at_question, name))
+for question in QUESTIONS:
+    # Rules of images look at the others.
+    if question.sentence:
+        look = functools.partial(look_at_question, question)
+        RULES[question.name] = Rule(question.name, question.sentence, question.doc, look)
 
 
 @rule("Another program must find the format among those that it reads.", "interop")

@@ -1,11 +1,13 @@
-"""Storage options for a dataset, trials of them on a few samples, and predictions for the whole dataset."""
+"""Storage options of a dataset, trials of them in a contest, and predictions for the whole dataset."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,17 @@ from ...data.reader import Reader
 from ...errors import BatchplantError
 from ...formats.base.format import Format
 from ...formats.base.options import own_options
+from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
-from ...schema import Image, Schema
+from ...schema import Audio, Image, Schema, Tensor, Video
 from ...schema.columns import I64, Columns
+from ...storage.limits import human_size
 from .. import Document
 from ..measure import Candidate, timing
-from ..measure.harness import Harness, StoredCandidate
-from ..measure.staging import QUICK_SAMPLES, size_of
-from .answers import Answers
+from ..measure.harness import QUICK_SAMPLES, Harness, Stored, size_of
+from ..measure.serving import serving
+from .case import Answers, Case, Machine
 from .facts import Facts
-from .machine import Machine
 
 # The metric of a goal: its name, whether more is better, and its description.
 GOAL_METRICS = {
@@ -72,8 +75,14 @@ class StorageOption:
     def image_options(self) -> ImageOptions:
         return ImageOptions(**self.images)
 
+    @property
+    def candidate(self) -> Candidate:
+        """The option as a candidate of `measure`."""
+        images = {"images": self.image_options} if self.images else {}
+        return Candidate(self.format, {**self.writer_options, **images}, self.suffix or None)
 
-def _option_text(value: Any) -> str:
+
+def _option_text(value: object) -> str:
     return f"{value >> 20} MiB" if isinstance(value, int) and value >= 1 << 20 else str(value)
 
 
@@ -86,7 +95,7 @@ def storage_option(
     writer's defaults.
     """
     parameters = own_options(format.writer) if format.writer else {}
-    options: dict[str, Any] = {}
+    options: Document = {}
     suffix = "".join(format.suffixes[:1])
     if "compress" in settings:
         options, suffix = _compression(format, parameters, suffix, COMPRESSIONS[settings["compress"]])
@@ -137,29 +146,14 @@ REMOTE_EPOCH_SECONDS = 0.5
 PROBE_SAMPLES = 8
 
 
-class MemorySamples(Reader):
-    """Samples whose cells are in memory, so that no trial pays for reading the source."""
-
-    def __init__(self, path: str, schema: Schema, columns: Columns) -> None:
-        self.path, self.schema, self.length, self._columns = path, schema, columns.rows, columns
-
-    @property
-    def sample_bytes(self) -> int:
-        return size_of(self._columns) // max(len(self), 1)
-
-    def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        return Columns((name, self._columns[name]) for name in fields).take(indices)
-
-
-def load_samples(reader: Reader, facts: Facts, *, scanned: bool = False) -> tuple[MemorySamples, float]:
-    """Read the samples of the trials; return them with the seconds that reading one took."""
+def load_samples(reader: Reader, facts: Facts, *, scanned: bool = False) -> tuple[Columns, float]:
+    """Read the samples of the trials into memory; return them with the seconds that reading one took."""
     total, most = (SCAN_TRIAL_BYTES, SCAN_TRIAL_SAMPLES) if scanned else (TRIAL_BYTES, QUICK_SAMPLES)
     count = int(np.clip(total / max(facts.sample_bytes, 1), MIN_TRIAL_SAMPLES, most))
     rows = trial_rows(len(reader), count)
     began = time.perf_counter()
     columns = reader.read(rows)
-    seconds = (time.perf_counter() - began) / max(len(rows), 1)
-    return MemorySamples(reader.path, reader.schema, columns), seconds
+    return columns, (time.perf_counter() - began) / max(len(rows), 1)
 
 
 def trial_rows(samples: int, count: int) -> I64:
@@ -224,166 +218,133 @@ class TrialBench:
     """
 
     def __init__(
-        self, memory: MemorySamples, facts: Facts, folder: str, *, batch_size: int, size: int,
-        order: str = "random", column: str | None = None, url: Callable[[str], str] | None = None,
+        self,
+        columns: Columns,
+        facts: Facts,
+        folder: str,
+        settings: timing.EpochSettings,
+        *,
+        column: str | None = None,
+        url: Callable[[str], str] | None = None,
         busy: bool = False,
-    ) -> None:  # fmt: skip
-        self.memory, self.facts = memory, facts
+    ) -> None:
+        self.columns, self.facts = columns, facts
         self.column, self.url = column, url
         self._harness = Harness(folder, busy=busy)
-        self._settings = timing.EpochSettings(batch_size, order=order, size=size)
-        self._stored: dict[str, StoredCandidate] = {}
+        self._settings = settings
         self._readers: dict[str, Reader] = {}
-        self._probes: dict[str, StoredCandidate] = {}
+        self._stored: dict[str, Stored] = {}
+        self._probes: dict[str, Stored] = {}
+        self._folders = 0
         # One batch size for all options, and one for the unchanged dataset.
         self._batch_sizes = {False: 0, True: 0}
 
     @property
     def samples(self) -> int:
-        return len(self.memory)
+        return self.columns.rows
 
     @property
     def sample_bytes(self) -> int:
-        return self.memory.sample_bytes
-
-    @property
-    def lost(self) -> float:
-        """Seconds that threads waited for a core on a busy machine."""
-        return self._harness.lost
+        return size_of(self.columns) // max(self.samples, 1)
 
     def probe(self, option: StorageOption) -> Trial:
-        """Convert a few samples to learn the bytes of each. The trial has an error if that fails."""
-        try:
-            self._probes[option.label] = probe = self._store(option, min(PROBE_SAMPLES, self.samples))
-            sample_bytes = probe.bytes / max(probe.samples, 1)
-            if sample_bytes > self.sample_bytes and probe.samples < self.samples:
-                # Most of it may be the fixed part of a file.
-                larger = self._store(option, min(4 * PROBE_SAMPLES, self.samples))
-                sample_bytes = (larger.bytes - probe.bytes) / max(larger.samples - probe.samples, 1)
-        except (BatchplantError, OSError) as error:
-            return Trial(option=option, error=str(error))
-        return Trial(
-            option=option,
-            samples=probe.samples,
-            bytes_per_sample=max(sample_bytes, 0.0),
-            blocks=self._has_blocks(option),
-        )
+        """Convert a few samples to learn the bytes of each."""
+        self._probes[option.label] = probe = self._store(option, min(PROBE_SAMPLES, self.samples))
+        sample_bytes = probe.bytes / max(probe.samples, 1)
+        if sample_bytes > self.sample_bytes and probe.samples < self.samples:
+            # Most of it may be the fixed part of a file.
+            larger = self._store(option, min(4 * PROBE_SAMPLES, self.samples))
+            sample_bytes = (larger.bytes - probe.bytes) / max(larger.samples - probe.samples, 1)
+        return self._trial(option, samples=probe.samples, bytes_per_sample=max(sample_bytes, 0.0))
 
     def write(self, option: StorageOption, samples: int) -> Trial:
         """Convert so many samples, after :meth:`probe`."""
-        probe = self._probes[option.label]
-        try:
-            stored = self._store(option, samples)
-        except (BatchplantError, OSError) as error:
-            return Trial(option=option, error=str(error))
-        if stored.samples > probe.samples:
-            added = stored.samples - probe.samples
+        probe, stored = self._probes[option.label], self._store(option, samples)
+        added = stored.samples - probe.samples
+        if added > 0:
             sample_bytes = (stored.bytes - probe.bytes) / added
             sample_seconds = max(stored.seconds - probe.seconds, 0.02 * stored.seconds) / added
         else:
-            sample_bytes = stored.bytes / stored.samples
-            sample_seconds = stored.seconds / stored.samples
-        return Trial(
-            option=option,
+            sample_bytes, sample_seconds = stored.bytes / stored.samples, stored.seconds / stored.samples
+        return self._trial(
+            option,
             samples=stored.samples,
             bytes_per_sample=sample_bytes,
             bytes_fixed=max(0.0, stored.bytes - sample_bytes * stored.samples),
             seconds_per_sample=sample_seconds,
             seconds_fixed=max(0.0, stored.seconds - sample_seconds * stored.samples),
-            blocks=self._has_blocks(option),
         )
-
-    def convert_all(self, option: StorageOption) -> tuple[Reader, float]:
-        """Convert all samples; return a reader of them and the seconds that it took."""
-        stored = self._store(option, self.samples)
-        return self._readers[option.label], stored.seconds
-
-    def _store(self, option: StorageOption, samples: int) -> StoredCandidate:
-        candidate = Candidate(option.format, option.writer_options, option.suffix)
-        stored = self._harness.store(self.memory, candidate, images=option.image_options, limit=samples)
-        self._stored[option.label] = stored
-        self._readers[option.label] = stored.open()
-        return stored
-
-    def _has_blocks(self, option: StorageOption) -> bool:
-        return self._readers[option.label].blocks() is not None
 
     def keep(self, option: StorageOption, reader: Reader) -> Trial:
         """Return the trial of the unchanged dataset; nothing is written."""
         self._readers[option.label] = reader
-        return Trial(
-            option=option,
-            samples=self.samples,
-            bytes_per_sample=(self.facts.bytes or 0) / max(len(reader), 1),
-            blocks=reader.blocks() is not None,
-        )
+        sample_bytes = (self.facts.bytes or 0) / max(len(reader), 1)
+        return self._trial(option, samples=self.samples, bytes_per_sample=sample_bytes)
 
-    def _sample_bytes(self, option: StorageOption) -> float:
-        """Return the bytes of a sample; images may be smaller in all but the unchanged dataset."""
-        return self.facts.sample_bytes if option.unchanged else self.memory.sample_bytes
+    def encode_images(self, option: StorageOption) -> float:
+        """Replace the images of the samples by those of an option; return the seconds that one took."""
+        seconds = self._store(option, self.samples).seconds
+        reader = self._readers[option.label]
+        self.columns = reader.read(range(len(reader))).take(np.arange(len(reader)))
+        return seconds / max(self.samples, 1)
+
+    def _trial(self, option: StorageOption, **figures: Any) -> Trial:
+        return Trial(option=option, blocks=self._readers[option.label].blocks() is not None, **figures)
+
+    def _store(self, option: StorageOption, samples: int) -> Stored:
+        self._folders += 1
+        columns = self.columns.take(np.arange(samples))
+        stored = self._harness.store(
+            [columns], self.facts.schema, option.candidate, f"{self._folders:03}", length=samples
+        )
+        self._stored[option.label] = stored
+        self._readers[option.label] = self._harness.open(stored)
+        return stored
 
     def measure(self, trial: Trial, seconds: float) -> Trial:
         """Time an epoch through the Loader, or scans of the column, for about so many seconds."""
-        try:
-            if self.column is not None:
-                return self._measure_scan(trial, seconds, self.column)
-            if self.url is not None:
-                return self._measure_remote_epoch(trial, self.url)
-            return self._measure_epoch(trial, seconds)
-        except (BatchplantError, OSError) as error:
-            return dataclasses.replace(trial, error=str(error))
-
-    def _indices(self, option: StorageOption) -> I64 | None:
-        """Return the samples of the unchanged dataset that a trial reads."""
-        reader = self._readers[option.label]
-        return trial_rows(len(reader), self.samples) if option.unchanged else None
-
-    def _measure_epoch(self, trial: Trial, seconds: float) -> Trial:
-        option = trial.option
-        epoch, self._batch_sizes[option.unchanged] = self._harness.quick_epoch(
-            self._readers[option.label],
-            self._settings,
-            sample_bytes=self._sample_bytes(option),
-            seconds=seconds,
-            indices=self._indices(option),
-            batch_size=self._batch_sizes[option.unchanged],
-        )
-        return dataclasses.replace(trial, epoch_rate=epoch.rate, parts=epoch.parts)
-
-    def _measure_remote_epoch(self, trial: Trial, url: Callable[[str], str]) -> Trial:
-        """Time a first epoch over the network with its start; later ones would find cached bytes."""
-        option, reader = trial.option, self._readers[trial.option.label]
-        indices = self._indices(option)
-        batch_size = self._settings.small_batch(reader.schema, self._sample_bytes(option))
-        with contextlib.ExitStack() as stack:
-            if not option.unchanged:
-                urls = [url(path) for path in self._stored[option.label].files]
-                source = urls if len(urls) > 1 else urls[0]
-                reader = stack.enter_context(open_reader(source, format=option.format))
-            epoch = timing.epoch(
-                reader,
-                self._settings,
-                batch_size=batch_size,
-                seconds=REMOTE_EPOCH_SECONDS,
-                once=True,
-                indices=indices,
+        option, harness = trial.option, self._harness
+        reader, stored = self._readers[option.label], self._stored.get(option.label)
+        # Images may be smaller in all but the unchanged dataset, of which a trial reads as many samples.
+        sample_bytes = self.facts.sample_bytes if option.unchanged else self.sample_bytes
+        indices = trial_rows(len(reader), self.samples) if option.unchanged else None
+        if self.column is not None:
+            rate, _ = harness.scan_rates(
+                reader, sample_bytes=sample_bytes, seconds=seconds, field=self.column
             )
-        return dataclasses.replace(trial, epoch_rate=epoch.rate_with_start, parts=epoch.parts)
-
-    def _measure_scan(self, trial: Trial, seconds: float, column: str) -> Trial:
-        option = trial.option
-        reader = self._readers[option.label]
-        rate = self._harness.scan_rate(
-            reader, column, sample_bytes=self._sample_bytes(option), seconds=seconds
-        )
-        paths = reader.path if option.unchanged else self._stored[option.label].paths
-        open_seconds = self._harness.open_seconds(paths, option.format)
-        return dataclasses.replace(trial, column_rate=rate, open_seconds=open_seconds)
+            paths = reader.path if stored is None else stored.paths
+            return dataclasses.replace(
+                trial, column_rate=rate, open_seconds=harness.open_seconds(paths, option.format)
+            )
+        if self.url is not None:
+            # A first epoch with its start: later ones would find cached bytes.
+            batch_size = self._settings.small_batch(reader.schema, sample_bytes)
+            with contextlib.ExitStack() as stack:
+                if stored is not None:
+                    urls = [self.url(path) for path in stored.paths]
+                    source = urls if len(urls) > 1 else urls[0]
+                    reader = stack.enter_context(open_reader(source, format=option.format))
+                options: Document = {"once": True, "indices": indices, "batch_size": batch_size}
+                epoch = timing.epoch(reader, self._settings, seconds=REMOTE_EPOCH_SECONDS, **options)
+            return dataclasses.replace(trial, epoch_rate=epoch.rate_with_start, parts=epoch.parts)
+        epoch, self._batch_sizes[option.unchanged] = timing.quick_epoch(
+            reader, self._settings, sample_bytes=sample_bytes, seconds=seconds, indices=indices,
+            batch_size=self._batch_sizes[option.unchanged],
+        )  # fmt: skip
+        rate = epoch.undisturbed_rate if harness.busy else epoch.rate
+        return dataclasses.replace(trial, epoch_rate=rate, parts=epoch.parts)
 
     def close(self) -> None:
-        for label, reader in self._readers.items():
-            if label in self._stored:
-                reader.close()
+        for label in self._stored:
+            self._readers[label].close()
+
+
+def attempt(work: Callable[..., Trial], option: StorageOption, *arguments: object) -> Trial:
+    """Call ``work``; a failure is a trial with an error."""
+    try:
+        return work(*arguments)
+    except (BatchplantError, OSError) as error:
+        return Trial(option=option, error=str(error))
 
 
 # -- predictions ---------------------------------------------------------------------------------------
@@ -457,4 +418,346 @@ def predict(
         seconds=seconds,
         bottleneck=BOTTLENECKS[bottleneck],
         needed=needed,
+    )
+
+
+# -- the contest ---------------------------------------------------------------------------------------
+
+# Formats that suit a kind of data, the simplest and most portable first. They are tried in this order, and
+# of those that are equally good the first is advised.
+SUITED = {
+    "table": ("parquet", "arrow", "beton", "hdf5", "npz", "zarr", "mds", "lmdb", "tfrecord"),
+    "images": ("beton", "webdataset", "tfrecord", "mds", "lmdb", "recordio", "arrow", "parquet", "hdf5"),
+    "media": ("webdataset", "beton", "tfrecord", "mds", "arrow", "lmdb", "parquet", "npz", "hdf5"),
+    "arrays": ("npy", "zarr", "hdf5", "beton", "npz", "arrow", "webdataset", "mds", "tfrecord"),
+    "tokens": ("megatron", "tokens", "npy", "beton", "arrow", "mds", "parquet", "hdf5", "npz"),
+}
+COLUMNAR = ("parquet", "arrow")
+TOKEN_FORMATS = {"megatron", "tokens"}
+# Formats that are tried even if the time is short, besides columnar formats for the goal analyse.
+ALWAYS_TRIED = 3
+# Bytes of the samples of a first, short trial.
+SKETCH_BYTES = 1 << 20
+# Limit of a conversion for a trial; it converts fewer samples if need be.
+WRITE_SECONDS = 1.0
+# Share of the time for the first, short trials of all formats.
+SKETCH_SHARE = 0.6
+# A format that takes more than so many times the bytes of the cells and of the dataset is stopped.
+MAX_GROWTH = 4.0
+# A format that is so much slower (or larger) than the leader in the first trial is stopped.
+CLEARLY_WORSE = 0.35
+FINALISTS, NEAR_SHARE = 6, 0.12
+ROUND_SECONDS = 0.1
+MIN_ROUNDS, MAX_ROUNDS = 3, 10
+# The best round of an option is trusted once two other rounds are this near.
+SETTLED_NOISE, AGREEING_ROUNDS = 0.03, 3
+# Raw pixels of images larger than so many times the crop would mostly be read in vain.
+MAX_RAW_SIDE_RATIO = 2.5
+OUT_OF_TIME = "not tried: the time was over"
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """A storage option with its trial and its prediction. value: the metric of the goal."""
+
+    option: StorageOption
+    trial: Trial
+    prediction: Prediction
+    value: float | None
+    price: str = ""
+    # A trade-off that the rules do not make: shown beside the advice, never chosen.
+    is_extra: bool = False
+
+    def to_json(self) -> Document:
+        return {
+            "format": self.option.format, "suffix": self.option.suffix,
+            "options": dict(self.option.writer_options),
+            "images": dict(self.option.images), "as it is": self.option.unchanged, "value": self.value,
+            "noise": self.trial.noise, "price": self.price,
+            "prediction": dataclasses.asdict(self.prediction), "error": self.trial.error,
+            "stopped": self.trial.stopped,
+        }  # fmt: skip
+
+
+def kind_of(facts: Facts, formats: Iterable[str]) -> str:
+    """Return the kind of data, a key of :data:`SUITED`."""
+    fields = facts.schema.values()
+    if any(isinstance(field, Image) for field in fields):
+        return "images"
+    if any(isinstance(field, Audio | Video) for field in fields):
+        return "media"
+    if TOKEN_FORMATS.intersection(formats):
+        return "tokens"
+    tensors = sum(
+        field_facts.bytes for field_facts in facts.fields.values() if isinstance(field_facts.field, Tensor)
+    )
+    return "arrays" if tensors > facts.sample_bytes / 2 else "table"
+
+
+def preference(name: str, kind: str, goal: str) -> tuple[int, int, int, str]:
+    """Return the sort key of a format among equally good ones; smaller is better, no two are equal."""
+    can = get_format(name).can
+    suited = (COLUMNAR if goal == "analyse" else ()) + SUITED[kind]
+    rank = suited.index(name) if name in suited else len(suited)
+    # Shared data is read with the programs that people have.
+    readers = -len(can.ecosystem) if goal == "share" else 0
+    return readers, rank, -(can.memory_map + can.spans), name
+
+
+class Contest:
+    """Tries storage options and spends the time on those that may be the best.
+
+    bench: writes and measures; clock: returns seconds, as :func:`time.monotonic`.
+    """
+
+    def __init__(
+        self, bench: TrialBench, case: Case, *, seconds: float,
+        clock: Callable[[], float] = time.monotonic, note: Callable[[int], None] = lambda done: None,
+    ) -> None:  # fmt: skip
+        self.bench, self.case, self.clock, self.note = bench, case, clock, note
+        self._began, self._seconds = clock(), seconds
+        self._metric, self._more_is_better, _ = GOAL_METRICS[case.goal]
+        self._timed = self._metric != "bytes"
+        # Rounds of the last conversion of each option, by its label.
+        self._rounds: dict[str, list[Trial]] = {}
+
+    def run(self, current: Trial | None, options: Sequence[StorageOption]) -> list[Trial]:
+        """Return the trials of all options, and of the unchanged dataset."""
+        if current is not None:
+            self._rounds[current.option.label] = [self._measured(current)]
+        always = ALWAYS_TRIED
+        if self.case.goal == "analyse":
+            always = max(always, sum(option.format in COLUMNAR for option in options))
+        for number, option in enumerate(options):
+            self.note(number)
+            late = number >= always and self._spent() > SKETCH_SHARE * self._seconds
+            self._rounds[option.label] = (
+                [Trial(option=option, error=OUT_OF_TIME)] if late else self._sketch(option, current)
+            )
+        finalists = self._finalists()
+        for trial in finalists:
+            self._enlarge(trial)
+        if self._timed:
+            self._alternate([self._rounds[trial.option.label][-1] for trial in finalists])
+        self.note(len(options))
+        return [self._best(rounds) for rounds in self._rounds.values()]
+
+    def _spent(self) -> float:
+        return self.clock() - self._began
+
+    def _measured(self, trial: Trial) -> Trial:
+        if trial.error is not None or not self._timed:
+            return trial
+        return attempt(self.bench.measure, trial.option, trial, ROUND_SECONDS)
+
+    def _sketch(self, option: StorageOption, current: Trial | None) -> list[Trial]:
+        """Try an option briefly with few samples; stop one that a probe shows to be absurdly large."""
+        trial = attempt(self.bench.probe, option, option)
+        if trial.error is not None:
+            return [trial]
+        usual = max(
+            self.bench.sample_bytes,
+            0.0 if current is None or option.images else current.bytes_per_sample,
+            1.0,
+        )
+        if trial.bytes_per_sample > MAX_GROWTH * usual and not self.case.answers.formats:
+            growth = f"{trial.bytes_per_sample / usual:,.0f} times the size"
+            return [
+                dataclasses.replace(
+                    trial, stopped=f"{growth} ({human_size(trial.bytes_per_sample)} a sample)"
+                )
+            ]
+        # Few samples of a format with blocks lie in a single block, which tells nothing about many.
+        size = math.inf if trial.blocks else SKETCH_BYTES
+        samples = self._bounded(size / max(self.bench.sample_bytes, 1))
+        trial = attempt(self.bench.write, option, option, samples)
+        if trial.error is not None or not self._timed:
+            return [trial]
+        return [attempt(self.bench.measure, option, trial, ROUND_SECONDS / 2) for _ in range(2)]
+
+    def _bounded(self, samples: float) -> int:
+        return int(min(max(samples, PROBE_SAMPLES), self.bench.samples))
+
+    def _value(self, trial: Trial) -> float:
+        """Return the metric of a trial, negated where less is better."""
+        value = trial.metric(self.case.goal, self.case.facts.samples)
+        if value is None or trial.stopped is not None:
+            return -math.inf
+        return value if self._more_is_better else -value
+
+    def _worse(self, trial: Trial, leader: Trial) -> float:
+        """Return the fraction by which a trial is worse than the leader."""
+        mine, best = abs(self._value(trial)), abs(self._value(leader))
+        return 1 - (mine / max(best, 1e-12) if self._more_is_better else best / max(mine, 1e-12))
+
+    def _best(self, rounds: Sequence[Trial]) -> Trial:
+        """Return the fastest round, with the noise; a failed round fails the option.
+
+        Other processes make a short trial slower, and nothing makes it faster.
+        """
+        failed = [trial for trial in rounds if trial.error is not None]
+        if failed:
+            return failed[0]
+        ordered = sorted(rounds, key=self._value, reverse=True)
+        noise = 0.0
+        if self._timed and len(ordered) > 1 and ordered[0].stopped is None:
+            noise = self._worse(ordered[:AGREEING_ROUNDS][-1], ordered[0])
+        return dataclasses.replace(ordered[0], noise=noise)
+
+    def _contenders(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Return the trials that may be the best, the best first."""
+        options = [trial for trial in trials if not trial.option.unchanged and self._value(trial) > -math.inf]
+        options.sort(key=self._value, reverse=True)
+        return [trial for trial in options if self._worse(trial, options[0]) <= CLEARLY_WORSE]
+
+    def _finalists(self) -> list[Trial]:
+        """Return the best of the short trials and the unchanged dataset; stop the others."""
+        trials = [self._best(rounds) for rounds in self._rounds.values()]
+        leading = self._contenders(trials)
+        # A short trial cannot rank similar ones: continue with the preferred ones.
+        near = [trial for trial in leading[1:] if self._worse(trial, leading[0]) <= NEAR_SHARE]
+        near.sort(key=lambda trial: list(self._rounds).index(trial.option.label))
+        far = [trial for trial in leading[1:] if self._worse(trial, leading[0]) > NEAR_SHARE]
+        finalists = [*leading[:1], *near, *far][:FINALISTS]
+        for trial in trials:
+            if trial not in finalists and not trial.option.unchanged and self._value(trial) > -math.inf:
+                behind = (
+                    f"{self._worse(trial, leading[0]):.0%} {'slower' if self._more_is_better else 'worse'}"
+                )
+                stopped = dataclasses.replace(trial, stopped=f"{behind} than {leading[0].option.label}")
+                self._rounds[trial.option.label] = [stopped]
+        return [
+            *(trial for trial in trials if trial.option.unchanged and self._value(trial) > -math.inf),
+            *finalists,
+        ]
+
+    def _enlarge(self, trial: Trial) -> None:
+        """Convert again with all samples that the time allows."""
+        samples = self._bounded(WRITE_SECONDS / max(trial.seconds_per_sample, 1e-9))
+        if trial.option.unchanged or samples < 1.5 * trial.samples:
+            return
+        trial = attempt(self.bench.write, trial.option, trial.option, samples)
+        self._rounds[trial.option.label] = [self._measured(trial)]
+
+    def _alternate(self, trials: list[Trial]) -> None:
+        """Measure in turns, so that other processes hit all alike, until the best rounds are settled."""
+        for number in range(MAX_ROUNDS):
+            for trial in trials:
+                if trial.error is None:
+                    self._rounds[trial.option.label].append(self._measured(trial))
+            best = [self._best(self._rounds[trial.option.label]) for trial in trials]
+            trials = [*(trial for trial in best if trial.option.unchanged), *self._contenders(best)]
+            settled = all(trial.noise <= SETTLED_NOISE for trial in trials)
+            if self._spent() > self._seconds or (number + 1 >= MIN_ROUNDS and settled):
+                break
+
+
+def run_trials(
+    reader: Reader,
+    case: Case,
+    formats: Sequence[Format],
+    settings: Mapping[str, Any],
+    folder: str,
+    *,
+    seconds: float,
+    progress: Progress | None = None,
+    make_bench: Callable[..., Any] = TrialBench,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[TrialResult]:
+    """Try each format, and the unchanged dataset, on a few samples.
+
+    make_bench: makes the bench, in place of :class:`TrialBench`; clock: see :class:`Contest`.
+    """
+    facts = case.facts
+    column = timing.column_of(facts.schema) if case.goal == "analyse" else None
+    columns, read_seconds = load_samples(reader, facts, scanned=column is not None)
+    kind = kind_of(facts, [format.name for format in formats])
+    options = [storage_option(format, settings, facts.schema, source=facts.format) for format in formats]
+    options = [
+        option for option in options if option.format != facts.format or changes(option, case, settings)
+    ]
+    options.sort(key=lambda option: preference(option.format, kind, case.goal))
+    total = len(options) + 1
+
+    def note(done: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(serving(Path(folder))) if case.storage == "s3" else None
+        order = GOAL_ORDERS.get(case.goal, "random")
+        epochs = timing.EpochSettings(case.answers.batch_size, order=order, size=case.size)
+        busy = timing.busy() is not None
+        bench = make_bench(columns, facts, folder, epochs, column=column, url=url, busy=busy)
+        stack.callback(bench.close)
+        encode_seconds, options = _with_encoded_images(bench, options)
+        contest = Contest(bench, case, seconds=seconds, clock=clock, note=note)
+        current = bench.keep(StorageOption(facts.format, unchanged=True), reader)
+        began = clock()
+        # A dataset that will be moved cannot be tried there: a trial of its format stands for it.
+        trials = [current, *contest.run(None, options)] if case.moves else contest.run(current, options)
+        extra = _try_raw_images(bench, trials, case) if clock() - began < seconds else None
+        note(total)
+    results = [trial_result(trial, case, read_seconds, encode_seconds) for trial in trials]
+    if extra is not None:
+        results.append(dataclasses.replace(trial_result(extra, case), is_extra=True))
+    return results
+
+
+def changes(option: StorageOption, case: Case, settings: Mapping[str, Any]) -> bool:
+    """Return whether an option with the dataset's own format would change the files."""
+    anew = any(settings.get(name) for name in ("rewrite", "shuffle", "shard_size"))
+    packed = "compress" in settings and option.suffix != "".join(get_format(option.format).suffixes[:1])
+    return bool(anew or option.writer_options or option.images or packed or case.moves)
+
+
+def _try_raw_images(bench: Any, trials: Iterable[Trial], case: Case) -> Trial | None:
+    """Try the fastest option with raw pixels, unless images are larger than a batch needs."""
+    images = case.facts.having(kind="image")
+    fast = [
+        trial for trial in trials if not trial.option.unchanged and trial.stopped is None and trial.epoch_rate
+    ]
+    if case.goal != "train" or not fast or not images:
+        return None
+    option = max(fast, key=lambda trial: trial.epoch_rate or 0.0).option
+    side = option.images.get("max_resolution") or max(max(field.width, field.height) for field in images)
+    if side > MAX_RAW_SIDE_RATIO * case.size or option.images.get("image_format") == "raw":
+        return None
+    raw = with_raw_images(option)
+    trial = attempt(bench.probe, raw, raw)
+    trial = trial if trial.error else attempt(bench.write, raw, raw, bench.samples)
+    trial = trial if trial.error else attempt(bench.measure, raw, trial, 2 * ROUND_SECONDS)
+    return None if trial.error else trial
+
+
+def _with_encoded_images(bench: Any, options: list[StorageOption]) -> tuple[float, list[StorageOption]]:
+    """Encode the images of the samples once, as the settings say; return the seconds per sample, too.
+
+    If no option can hold such images, all options keep the images as they are.
+    """
+    for option in options:
+        if not option.images:
+            break
+        with contextlib.suppress(BatchplantError, OSError):
+            return bench.encode_images(option), options
+    return 0.0, [dataclasses.replace(option, images={}) for option in options]
+
+
+def trial_result(
+    trial: Trial, case: Case, read_seconds: float = 0.0, encode_seconds: float = 0.0
+) -> TrialResult:
+    """Return a trial with its prediction."""
+    column = timing.column_of(case.facts.schema) if case.goal == "analyse" else None
+    prediction = predict(
+        trial, case.facts, case.machine, case.answers, read_seconds=read_seconds, column=column,
+        encode_seconds=encode_seconds if trial.option.images else 0.0,
+    )  # fmt: skip
+    value = prediction.bytes if GOAL_METRICS[case.goal][0] == "bytes" else prediction.rate
+    return TrialResult(
+        option=trial.option,
+        trial=trial,
+        prediction=prediction,
+        value=None if trial.error is not None else value,
     )

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from .choice import Candidate, candidates, refusals
-from .comparison import formats
-from .measurement import Measurement, pareto
+from .comparison import Measurement, formats, pareto
 
 __all__ = ["Candidate", "Measurement", "candidates", "formats", "pareto", "refusals"]

@@ -6,13 +6,11 @@ that counts bytes and requests (:mod:`.serving`), and times reads from the disk.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +21,12 @@ from ...errors import OptionError, SchemaError
 from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
 from ...schema import Bool, Field, Float, Int, Tensor
-from ...schema.columns import I64
+from ...storage.remote import totals
+from .. import Document
 from . import timing
 from .choice import Candidate, refusal
-from .harness import Harness
-from .scratch import scratch_folder
-from .serving import Served, serving
-from .staging import mean_size, spread_rows
+from .harness import BATCH_BYTES, Harness, Stored, mean_size, scratch_folder, spread_rows
+from .serving import serving
 
 ORDERS = ("sequential", "quasi_random", "random")
 # Bytes and samples that are measured by default.
@@ -65,13 +62,13 @@ class Layout:
     # The order that its size is chosen for, whatever the user asks: shards are read sequentially.
     judged: str | None = None
 
-    def candidate(self, size: int, samples: int) -> tuple[Candidate, int | None, str]:
-        """Return the candidate with units of a size, its shard size, and the same as flags of ``convert``."""
+    def candidate(self, size: int, samples: int) -> tuple[Candidate, str]:
+        """Return the candidate with units of a size, and the same as flags of ``convert``."""
         if self.option is None:
-            return Candidate(self.format, suffix=self.suffix), size, f"--shard-size {size}"
+            return Candidate(self.format, {"shard_size": size}, self.suffix), f"--shard-size {size}"
         options = {**self.also, self.option: size if self.in_bytes else samples}
         flags = " ".join(f"--to-option {name}={value}" for name, value in options.items())
-        return Candidate(self.format, options, self.suffix), None, flags
+        return Candidate(self.format, options, self.suffix), flags
 
     def refuses(self, schema: Mapping[str, Field]) -> str | None:
         """Return why a dataset with these fields cannot be measured; None if it can."""
@@ -171,60 +168,69 @@ def measure(
     plan: Plan,
     *,
     scratch: str | None = None,
-    progress: Callable[[int, int], Any] = lambda done, steps: None,
+    progress: Callable[[int, int], object] = lambda done, steps: None,
 ) -> list[SizeResult]:
     """Measure every layout with units of every size; ``data``: bytes of the samples."""
     steps, done = len(layouts) * len(sizes), 0
     results: list[SizeResult] = []
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(
-            scratch_folder(scratch, reader.path, 2 * data, what="the files take", less="a smaller --limit")
-        )
-        served = stack.enter_context(serving(folder))
-        harness = Harness(folder)
+    with (
+        scratch_folder(
+            scratch, reader.path, 2 * data, what="the files take", less="a smaller --limit"
+        ) as folder,
+        serving(folder) as url,
+    ):
+        harness = Harness(str(folder))
         for layout in layouts:
             measured: set[str] = set()
             for size in sizes:
                 samples = max(1, round(size * len(reader) / data))
-                candidate, shard_size, flags = layout.candidate(size, samples)
+                candidate, flags = layout.candidate(size, samples)
                 # Different sizes may round to the same number of samples.
                 if flags not in measured:
                     measured.add(flags)
-                    stored = harness.store(reader, candidate, shard_size=shard_size)
+                    batches = reader.scan(max(1, BATCH_BYTES * len(reader) // data))
+                    stored = harness.store(batches, reader.schema, candidate, "data", length=len(reader))
                     if layout.option is None:
                         # As recommended for shards on a server: one request for the index of each.
-                        open_reader(stored.files, format=layout.format, index="write").close()
-                    results.append(_measure_size(list(stored.files), layout, size, flags, plan, served))
-                    harness.remove(stored)
+                        open_reader(stored.paths, format=layout.format, index="write").close()
+                    results.append(_measure_size(harness, stored, layout, size, flags, plan, url))
+                    harness.remove("data")
                 done += 1
                 progress(done, steps)
     return results
 
 
 def _measure_size(
-    files: list[str], layout: Layout, size: int, flags: str, plan: Plan, served: Served
+    harness: Harness,
+    stored: Stored,
+    layout: Layout,
+    size: int,
+    flags: str,
+    plan: Plan,
+    url: Callable[[str], str],
 ) -> SizeResult:
-    options: dict[str, Any] = {} if layout.cache is None else {layout.cache: plan.memory}
-    with open_reader(files, format=layout.format, **options) as local:
+    options: Document = {} if layout.cache is None else {layout.cache: plan.memory}
+    with harness.open(stored, **options) as local:
         blocks = local.blocks()
         block_count = 1 if blocks is None else len(np.unique(blocks))
-        stored = max(1, _stored(local, files))
-        window = plan.memory * block_count // (WINDOWS * stored)
-        epochs = {
-            name: _order(name, len(local), blocks, window, plan.seed)
-            for name in ORDERS
-            if name not in orders.BY_BLOCKS or blocks is not None
-        }
+        needed = max(1, _needed_bytes(local, stored))
+        window = max(1, plan.memory * block_count // (WINDOWS * needed))
+        epochs = {}
+        for name in ORDERS:
+            by_blocks = {"blocks": blocks, "window": window} if name in orders.BY_BLOCKS else {}
+            if not by_blocks or blocks is not None:
+                epochs[name] = orders.make(name, len(local), seed=plan.seed, epoch=0, **by_blocks)
         rates = timing.order_rates(
-            local, {name: order for name, (order, _) in epochs.items()}, batch_size=plan.batch_size,
-            rounds=plan.rounds, seconds=plan.seconds,
-        )  # fmt: skip
-    urls = [served.at(path) for path in files]
+            local, epochs, batch_size=plan.batch_size, rounds=plan.rounds, seconds=plan.seconds
+        )
     readings: dict[str, Reading] = {}
     open_requests: list[int] = []
-    for name, (order, mixes) in epochs.items():
-        with _remote(urls, layout, options, plan, served) as (reader, (requests, fetched)):
-            open_requests.append(requests)
+    for name, order in epochs.items():
+        before = totals()
+        with open_reader(
+            [url(path) for path in stored.paths], format=layout.format, fetch_bytes=plan.memory, **options
+        ) as reader:
+            opened = totals()
             done = 0
             began = time.monotonic()
             while done < len(order) and time.monotonic() - began < MAX_REMOTE_SECONDS:
@@ -233,67 +239,31 @@ def _measure_size(
                 done += len(batch)
         # Closed: no request is in flight any more.
         share = done / len(order)
-        fetched, requests = round(served.bytes + share * fetched), round(served.requests + share * requests)
-        readings[name] = Reading(
-            fetched / max(1.0, share * stored),
-            fetched,
-            requests,
-            done,
-            mixes,
-            statistics.median(rates[name]),
-            max(rates[name]),
+        requests, fetched = (
+            round(end - start + share * (start - first))
+            for end, start, first in zip(totals(), opened, before, strict=True)
         )
-    length = len(next(iter(epochs.values()))[0])
+        open_requests.append(opened[0] - before[0])
+        readings[name] = Reading(
+            fetched / max(1.0, share * needed), fetched, requests, done,
+            min(window, block_count) if name in orders.BY_BLOCKS else None,
+            statistics.median(rates[name]), max(rates[name]),
+        )  # fmt: skip
     # A large shard has several blocks.
-    units = len(files) if layout.option is None else block_count
+    units, length = len(stored.paths) if layout.option is None else block_count, stored.samples
     return SizeResult(
-        layout.format,
-        layout.unit,
-        size,
-        flags,
-        units,
-        stored / units,
-        length / units,
-        length,
-        min(open_requests),
-        readings,
-    )
+        layout.format, layout.unit, size, flags, units, needed / units, length / units, length,
+        min(open_requests), readings,
+    )  # fmt: skip
 
 
-def _stored(reader: Reader, files: list[str]) -> int:
+def _needed_bytes(reader: Reader, stored: Stored) -> int:
     """Return the bytes of all samples in their files, each counted once."""
     spans = reader.ranges(None, np.arange(len(reader)))
     if spans is None:
-        return sum(
-            file.stat().st_size
-            for path in map(Path, files)
-            for file in ([path] if path.is_file() else path.rglob("*"))
-            if file.is_file()
-        )
+        return stored.bytes
     runs = np.unique(np.stack([spans.file.astype(np.int64), spans.start, spans.size]), axis=1)
     return int(runs[2].clip(0).sum())
-
-
-def _order(
-    name: str, count: int, blocks: I64 | None, window: int, seed: int
-) -> tuple[orders.Order, int | None]:
-    if name not in orders.BY_BLOCKS:
-        return orders.make(name, count, seed=seed, epoch=0), None
-    units = len(np.unique(blocks)) if blocks is not None else 1
-    window = max(1, window)
-    return orders.make(name, count, seed=seed, epoch=0, blocks=blocks, window=window), min(window, units)
-
-
-@contextlib.contextmanager
-def _remote(
-    urls: list[str], layout: Layout, options: dict[str, Any], plan: Plan, served: Served
-) -> Iterator[tuple[Reader, tuple[int, int]]]:
-    """Open the files over the network; yield the reader, and the requests and bytes of opening them."""
-    served.begin()
-    with open_reader(urls, format=layout.format, fetch_bytes=plan.memory, **options) as reader:
-        opening = served.requests, served.bytes
-        served.begin()
-        yield reader, opening
 
 
 def recommend(rows: Sequence[SizeResult], order: str, request_bytes: int) -> tuple[SizeResult, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import shown
 from . import figures
-from .measurement import Measurement, pareto
+from .comparison import Measurement, pareto
 
 # What "fast" may mean, and how it is called.
 SPEEDS = {

@@ -1,4 +1,4 @@
-"""Timing of epochs through the Loader and of scans, for all benches and for `advise`.
+"""Timing of epochs through the Loader and of scans, for all benches and for `advise`, and the machine's load.
 
 Times are wall-clock times: a training run beside other processes loses what they take, too.
 """
@@ -8,23 +8,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
+import platform
+import re
+import shutil
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ... import order as orders
-from ...data.reader import Reader
+from ..._version import __version__
+from ...data.reader import Reader, ReaderWrapper
 from ...data.sparse import SparseRows
+from ...errors import OptionError
 from ...loading.executor import PRODUCERS
 from ...loading.loader import Loader
-from ...schema import Schema
+from ...ops import CenterCrop, Op, RandomHorizontalFlip, RandomResizedCrop
+from ...schema import Bool, Bytes, Field, Float, Image, Int, Schema, Text
 from ...schema.columns import I64, Columns, column_runs
-from ...storage.platform import cpu_count
-from .machine import core_seconds, core_share
-from .pipelines import image_fields, pipelines
+from ...storage.platform import cpu_count, thread_ids, thread_times
 
 # Short measurements grow batches until one takes this long. Smaller batches would measure the cost per batch.
 BATCH_SECONDS = 0.012
@@ -38,14 +45,50 @@ MIN_BATCHES = 4
 MIN_COUNTED_BATCHES = 8
 # Few samples are repeated within one epoch up to so many batches: threads are idle between two epochs.
 REPEATED_BATCHES = 64
-# Samples of a first batch, and batches of an epoch, where other processes compete for the cores.
-BUSY_BATCH, MAX_BUSY_BATCHES = 64, 256
 # A slow epoch is stopped after so many times its seconds, but not before so many times SLOW_SECONDS.
 MAX_OVERTIME, SLOW_SECONDS = 6, 0.1
 SCAN_BYTES = 4 << 20
 SCAN_ROWS = 4096
 PAGE_BYTES = 4096
 CHANNELS = 3
+
+
+PIPELINES = ("train", "val", "none", "raw")
+
+
+class Undecoded(ReaderWrapper):
+    """A dataset whose images are plain bytes, so that nobody decodes them."""
+
+    def __init__(self, base: Reader) -> None:
+        super().__init__(base)
+        self.schema = Schema(
+            (name, Bytes(optional=field.optional) if isinstance(field, Image) else field)
+            for name, field in base.schema.items()
+        )
+
+
+def image_fields(schema: Schema) -> list[str]:
+    return [name for name, field in schema.items() if isinstance(field, Image)]
+
+
+def column_of(schema: Schema) -> str:
+    """The field that a query would look at: the first number or flag, else the first text, else the first."""
+    for kinds in ((Int, Float, Bool), (Text,), (Field,)):
+        for name, field in schema.items():
+            if isinstance(field, kinds):
+                return name
+    raise OptionError("there are no fields")
+
+
+def pipelines(schema: Schema, name: str, size: int) -> dict[str, list[Op]]:
+    """The standard pipeline of that name for every image field; they draw the same boxes and flips."""
+    steps: dict[str, Callable[[], list[Op]]] = {
+        "train": lambda: [RandomResizedCrop(size, share="box"), RandomHorizontalFlip(share="flip")],
+        "val": lambda: [CenterCrop(size)],
+        "none": list,
+        "raw": list,
+    }
+    return {field: steps[name]() for field in image_fields(schema)}
 
 
 def batch_rows(batch: Mapping[str, Any]) -> int:
@@ -55,13 +98,6 @@ def batch_rows(batch: Mapping[str, Any]) -> int:
         return value.shape[0]
     # Ragged values are (values, offsets), with one offset more than there are samples.
     return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
-
-
-def epoch_rate(loader: Loader) -> float:
-    """Return the samples/s of a complete epoch, including its start."""
-    began = time.perf_counter()
-    samples = sum(batch_rows(batch) for batch in loader)
-    return samples / (time.perf_counter() - began)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +136,7 @@ class EpochTiming:
     ``rate``: samples/s once the threads are busy; ``rate_with_start``: including the start. ``parts``:
     seconds by part of the pipeline, from the loader's statistics. ``core_share``: share of the time that
     threads got a core when they wanted one; less than 1 where other processes, or more threads than cores,
-    compete for them.
+    compete for them. ``cpu_seconds``: CPU time of this process.
     """
 
     samples: int
@@ -109,6 +145,16 @@ class EpochTiming:
     rate_with_start: float
     parts: Mapping[str, float]
     core_share: float = 1.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def undisturbed_rate(self) -> float:
+        """Estimated samples/s without other processes.
+
+        They stretch the time by as much as our threads wait for a core, but the threads of all cores cannot
+        be faster than the CPU time that samples take.
+        """
+        return min(self.rate / self.core_share, cpu_count() * self.samples / max(self.cpu_seconds, 1e-6))
 
 
 def quick_epoch(
@@ -118,69 +164,21 @@ def quick_epoch(
     sample_bytes: float,
     seconds: float,
     batch_size: int = 0,
-    indices: I64 | None = None,
-    seed: int = 0,
-    on_batch: Callable[[], None] = lambda: None,
-    busy: bool = False,
+    **options: Any,
 ) -> tuple[EpochTiming, int]:
-    """Time epochs for a short time; return the timing and the batch size.
+    """Time epochs for a short time, with the options of :func:`epoch`; return the timing and the batch size.
 
-    The batch size grows from ``batch_size`` or a small one until a batch takes BATCH_SECONDS. ``busy``: other
-    processes compete for the cores, ``seconds`` are of CPU time, and the rate is the estimated rate without
-    them.
+    The batch size grows from ``batch_size`` or a small one until a batch takes BATCH_SECONDS.
     """
-    batch = settings.small_batch(reader.schema, sample_bytes)
-    batch = max(batch_size, min(BUSY_BATCH, batch) if busy else batch)
+    batch = max(batch_size, settings.small_batch(reader.schema, sample_bytes))
     largest = settings.large_batch(reader.schema, sample_bytes)
-    batches = MIN_BATCHES
     while True:
-        if busy:
-            timing, cpu_seconds = _busy_epoch(reader, settings, batch, batches, indices)
-        else:
-            timing, cpu_seconds = (
-                epoch(
-                    reader,
-                    settings,
-                    batch_size=batch,
-                    seconds=seconds,
-                    indices=indices,
-                    seed=seed,
-                    on_batch=on_batch,
-                ),
-                math.inf,
-            )
+        timing = epoch(reader, settings, batch_size=batch, seconds=seconds, **options)
         larger = min(largest, _power_of_two(BATCH_SECONDS * timing.rate))
-        if larger > batch:
-            # Larger batches may be faster, and then may be larger still.
-            batch = larger
-        elif cpu_seconds < seconds / 2 and batches < MAX_BUSY_BATCHES:
-            batches = min(MAX_BUSY_BATCHES, math.ceil(batches * seconds / cpu_seconds))
-        else:
+        # Larger batches may be faster, and then may be larger still.
+        if larger <= batch:
             return timing, batch
-
-
-def _busy_epoch(
-    reader: Reader, settings: EpochSettings, batch_size: int, batches: int, indices: I64 | None
-) -> tuple[EpochTiming, float]:
-    """Time a complete epoch of so many batches; return it with its CPU seconds.
-
-    Other processes stretch the time by as much as our threads wait for a core. The threads of all cores
-    cannot be faster than the CPU time that samples take.
-    """
-    samples = np.arange(len(reader)) if indices is None else indices
-    began = time.process_time()
-    # A complete epoch: its CPU time is that of these samples and no others.
-    timing = epoch(
-        reader,
-        settings,
-        batch_size=batch_size,
-        seconds=None,
-        indices=np.resize(samples, batches * batch_size),
-    )
-    cpu_seconds = max(time.process_time() - began, 1e-6)
-    cores = cpu_count()
-    rate = min(timing.rate_with_start / timing.core_share, cores * timing.samples / cpu_seconds)
-    return dataclasses.replace(timing, rate=rate), cpu_seconds
+        batch = larger
 
 
 def _power_of_two(size: float) -> int:
@@ -227,7 +225,7 @@ def epoch(
         # The system has to clear the pages of new buffers: start counting once each was used.
         warmup = min(loader.prefetch_batches + PRODUCERS, len(loader) // 2)
         began = now = time.perf_counter()
-        cores = core_seconds()
+        cores, cpu_began = core_seconds(), time.process_time()
         finished = False
         while not finished:
             start = epoch_began = time.perf_counter()
@@ -252,12 +250,12 @@ def epoch(
             counted_seconds += now - start
             finished = finished or once or seconds is None
             warmup = min(PRODUCERS, warmup)
-        share = core_share(cores)
+        share, cpu_seconds = core_share(cores), time.process_time() - cpu_began
         stats = loader.stats()
     rate_with_start = done / max(now - began, 1e-9)
     rate = counted / counted_seconds if counted and counted_seconds else rate_with_start
     parts = {name: float(stats[name]) for name in ("storage", "decode", "transforms")}
-    return EpochTiming(done, first_batch_seconds, rate, rate_with_start, parts, share)
+    return EpochTiming(done, first_batch_seconds, rate, rate_with_start, parts, share, cpu_seconds)
 
 
 def scan(
@@ -329,3 +327,54 @@ def touch(columns: Columns, *, every_byte: bool = False) -> int:
                 int(data[first:end:PAGE_BYTES].sum(dtype=np.int64))
         total += size
     return total
+
+
+# -- the machine ---------------------------------------------------------------------------------------
+
+
+def describe() -> str:
+    """Processor, cores, memory, system and versions; what a reader of figures has to know."""
+    cores = cpu_count()
+    parts = [
+        _processor(),
+        f"{cores} core{'' if cores == 1 else 's'}",
+        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB of memory",
+        f"{platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        f"batchplant {__version__}",
+    ]
+    return ", ".join(parts)
+
+
+def busy() -> str | None:
+    """A sentence on the load where more threads want to run than there are cores; else empty."""
+    cores, load = cpu_count(), os.getloadavg()[0]
+    if load <= cores:
+        return None
+    return f"a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}"
+
+
+def core_seconds() -> tuple[float, float]:
+    """Seconds that the living threads of this process ran, and that they waited for a core; 0 if unknown."""
+    times = [thread_times(thread) for thread in thread_ids()]
+    return sum(ran for ran, _ in times), sum(waited for _, waited in times)
+
+
+def core_share(since: tuple[float, float]) -> float:
+    """Fraction of the time that our threads got a core when they wanted one, since :func:`core_seconds`."""
+    ran, waited = (max(0.0, now - then) for now, then in zip(core_seconds(), since, strict=True))
+    return ran / (ran + waited) if ran else 1.0
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # ARM's /proc/cpuinfo has numbers only; lscpu knows their names.
+        text = Path("/proc/cpuinfo").read_text()
+        if shutil.which("lscpu"):
+            text = subprocess.run(
+                ["lscpu"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"}
+            ).stdout
+        match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE | re.IGNORECASE)
+        if match:
+            return f"{' '.join(match[1].split())} ({platform.machine()})"
+    return platform.machine()
