@@ -45,7 +45,7 @@ class LstReader(FilesReader):
             files.append(name)
         below = open_files(parent(absolute(path)) if root is None else like(path, root))
         self.length = below.named = len(files)
-        self._media = {"image": MediaColumn(below, files)}
+        self._media = {"image": MediaColumn(self.path, "image", below, files)}
         counts = {len(label) for label in labels}
         with np.errstate(over="ignore"):
             label, column = _label_column(labels, counts)

@@ -235,14 +235,14 @@ class DetectionReader(FilesReader):
                     sample=sample,
                 )
         below.named = len(names)
-        self._media = {"image": MediaColumn(below, names)}
+        self._media = {"image": MediaColumn(self.path, "image", below, names)}
         for field, (folder, files) in more_images.items():
             for sample, file in enumerate(files):
                 if file is not None and not is_below(file):
                     raise DamagedError(
                         f"{file!r} is no path below its folder", path=self.path, sample=sample, field=field
                     )
-            self._media[field] = MediaColumn(folder, files)
+            self._media[field] = MediaColumn(self.path, field, folder, files)
         self.length = len(names)
         self._columns["file_name"] = Ragged.from_cells([os.fsencode(name) for name in names])
 

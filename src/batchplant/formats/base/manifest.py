@@ -28,7 +28,7 @@ from ...schema import Audio, Bytes, Float, Image, Int, Schema, Text, Video
 from ...schema.columns import I32, I64, U8, AnyArray, Column, Columns, Masked, Ragged, starts_of
 from ...storage import Source, absolute, index, is_below, is_remote, join, like, open_source, parent, tree
 from ...storage.spans import Spans, concat_spans
-from .folders.files import open_files, placed
+from .folders.files import MediaColumn, open_files
 from .records import GivenSchema, given_schema
 
 # A part of an archive that is scanned at once, larger than the largest header.
@@ -196,35 +196,24 @@ def resolved(target: str, folder: str, outside: Outside, path: str) -> str:
     )
 
 
-class Manifest:
-    """The files of a column. ``names``: gives the cells of the column, read when a file is first wanted."""
+class Manifest(MediaColumn):
+    """The files of a column. ``load``: gives the cells of the column when a file is first wanted."""
 
     def __init__(
-        self,
-        path: str,
-        field: str,
-        names: Callable[[], Ragged],
-        *,
-        outside: bool,
-        folder: str | None = None,
+        self, path: str, field: str, load: Callable[[], Ragged], *, outside: bool, folder: str | None = None
     ) -> None:
-        self._path, self._field = path, field
-        self._load = names
-        self._names: Ragged | None = None
         self._folder = parent(absolute(path)) if folder is None else absolute(folder)
-        self._outside = outside
-        self._root: str = self._folder
+        self._load, self._outside, self._cells = load, outside, Ragged.from_cells([])
+        super().__init__(path, field, open_files(like(path, self._folder)), ())
+        self._loaded = False
 
-    @property
-    def names(self) -> Ragged:
-        if self._names is None:
-            names = self._load()
+    def _open(self) -> None:
+        if not self._loaded:
+            self._cells = self._load()
             if self._outside:
-                self._root = self._common_root(names)
-            self._files = open_files(like(self._path, self._root))
-            self._files.named = len(names)
-            self._names = names
-        return self._names
+                self.below = open_files(like(self.path, self._common_root(self._cells)))
+            self.below.named = len(self._cells)
+            self._loaded = True
 
     def _common_root(self, names: Ragged) -> str:
         """The store that the paths lie in: a URL's host or bucket, or the root of this machine's files."""
@@ -235,73 +224,44 @@ class Manifest:
         scheme, _, location = start.partition("://")
         return f"{scheme}://{location.partition('/')[0]}"
 
-    def read(self, rows: I64) -> Ragged:
-        """All bytes of the files of these rows; a cell without a path is missing."""
-        names, valid = self._below(rows)
-        with placed(self._path, self._field, rows[valid].tolist()):
-            contents = self._files.read(names)
-        if valid.all():
-            return contents
-        sizes = np.zeros(len(rows), dtype=np.int64)
-        sizes[valid] = contents.sizes
-        return Ragged(contents.data, starts_of(sizes), valid=valid)
-
-    def spans(self, rows: I64) -> Spans | None:
-        """Each file as a span; None where one has no path, or a server would be asked."""
-        names, valid = self._below(rows)
-        if not valid.all():
-            return None
-        with placed(self._path, self._field, rows.tolist()):
-            return self._files.spans(names)
-
     def contents(self, rows: I64) -> Iterable[U8 | None]:
         """All bytes of each file, mapped where it is local: a part of a large one touches only its pages."""
-        spans = None if is_remote(self._path) else self.spans(rows)
+        spans = None if is_remote(self.path) else self.spans(rows)
         return self.read(rows) if spans is None else views(spans)
-
-    def ahead(self, rows: I64) -> Spans | None:
-        """The same for a caller that asks for the bytes ahead."""
-        names, valid = self._below(rows)
-        with placed(self._path, self._field, rows[valid].tolist()):
-            return self._files.ahead(names)
 
     def infer_image(self) -> Image | None:
         """The kind of image that the files are; None where one of them is none."""
         # What is wrong with a path is told to whoever reads it.
         with contextlib.suppress(BatchplantError):
-            rows = np.arange(len(self.names))
-            names, _ = self._below(rows[:: max(1, len(rows) // PROBED_FILES)][:PROBED_FILES])
-            heads = [data[:PROBED_BYTES] for data in self._files.some(names, PROBED_FILES)]
+            self._open()
+            rows = np.arange(len(self._cells))
+            _, names = self.chosen(rows[:: max(1, len(rows) // PROBED_FILES)][:PROBED_FILES])
+            heads = [data[:PROBED_BYTES] for data in self.below.some(names, PROBED_FILES)]
             return infer_image(Ragged.from_cells(heads)) if heads else None
         return None
 
-    def path_of(self, row: int) -> str | None:
-        """The file of a row."""
-        names, valid = self._below(np.array([row]))
-        return self._files.path(names[0]) if valid[0] else None
-
-    def _below(self, rows: I64) -> tuple[list[str], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        """The paths below the root, and which rows have one."""
-        names, valid, stored = [], np.zeros(len(rows), dtype=np.bool_), self.names
-        cells: Sequence[object] = [stored[row] for row in rows.tolist()]
-        for number, cell in enumerate(cells):
+    def chosen(self, rows: I64) -> tuple[list[int], list[str]]:
+        self._open()
+        places, names = [], []
+        for place, row in enumerate(rows.tolist()):
+            cell = self._cells[row]
             if cell is None:
                 continue
-            text = cell.tobytes().decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
+            text = cell.tobytes().decode("utf-8", "surrogateescape")
             name = self._relative(text)
             if name is None:
                 raise DamagedError(
-                    f"{text[:200]!r} does not lie in {self._root}"
+                    f"{text[:200]!r} does not lie in {self.below.root}"
                     + ("" if self._outside else "; outside=True follows it if you trust the manifest"),
-                    path=self._path, field=self._field, sample=int(rows[number]),
+                    path=self.path, field=self.field, sample=row,
                 )  # fmt: skip
+            places.append(place)
             names.append(name)
-            valid[number] = True
-        return names, valid
+        return places, names
 
     def _relative(self, name: str) -> str | None:
         """The path below the root; None where it leads out of it."""
-        folder, root = str(self._folder).rstrip("/"), str(self._root).rstrip("/")
+        folder, root = str(self._folder).rstrip("/"), str(self.below.root).rstrip("/")
         if not is_remote(name) and self._outside:
             # ``..`` means what it means to the shell.
             start, slash, tail = (
@@ -311,10 +271,6 @@ class Manifest:
         if name.startswith(f"{root}/"):
             name = name[len(root) + 1 :]
         return name if is_below(name) and "://" not in name and "::" not in name else None
-
-    def close(self) -> None:
-        if self._names is not None:
-            self._files.close()
 
 
 def _reals(column: Column) -> AnyArray:
@@ -436,8 +392,8 @@ class MediaReader(ReaderWrapper):
         if field not in self._manifests:
             return self.base._spans(field, indices)
         spans = None if self._in_seconds else self._manifests[field].spans(indices)
-        if spans is None or self._window is None:
-            return spans
+        if spans is None or self._window is None or (spans.size < 0).any():
+            return spans if self._window is None else None
         first, size = self._parts(indices)
         first = np.where(np.isnan(first), 0, first)
         size = np.where(np.isnan(size), spans.size - first, size)

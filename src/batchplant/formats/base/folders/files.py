@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -32,6 +31,8 @@ MAX_OTHER_FILES = 20_000
 SEPARATOR = "\0"
 # What is fetched to see what remote files are: bytes, and files of which nobody knows how large they are.
 LOOKED_AT, FEW = 32 << 20, 8
+
+T = TypeVar("T")
 
 
 class Files:
@@ -61,6 +62,12 @@ class Files:
 
     def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
         """Some files from all over these; what cannot be had is left out, for whoever reads it is told."""
+        for name in spread_out(names, limit):
+            with contextlib.suppress(BatchplantError, OSError):
+                yield self._whole(name)
+
+    def _whole(self, name: str) -> U8:
+        """The bytes of a file."""
         raise NotImplementedError
 
     def heads(self, names: Sequence[str], limit: int) -> Ragged | None:
@@ -88,22 +95,17 @@ class Files:
         """Let go of files."""
 
 
+def spread_out(names: Sequence[str], limit: int) -> Sequence[str]:
+    """Names from the first to the last, at most so many."""
+    return names[:: max(1, len(names) // limit)][:limit]
+
+
 def open_files(root: str) -> Files:
     return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
 
 
 def _wrong(row: int, name: str, reason: str | None) -> DamagedError:
     return DamagedError(f"{name}: {reason}", sample=row)
-
-
-@contextlib.contextmanager
-def placed(path: str, field: str, samples: Sequence[int] | I64) -> Iterator[None]:
-    """Turn problems of files into problems of their samples; ``samples``: those of the files."""
-    try:
-        yield
-    except BatchplantError as error:
-        error.sample = None if error.sample is None else int(samples[error.sample])
-        raise error.at(path=path, field=field) from None
 
 
 class LocalFiles(Files):
@@ -212,13 +214,9 @@ class LocalFiles(Files):
             heads.append(head)
         return Ragged.from_cells(heads)
 
-    def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
-        for name in names[:: max(1, len(names) // limit)][:limit]:
-            path = self.path(name)
-            with contextlib.suppress(BatchplantError, OSError):
-                if os.path.isfile(path):
-                    source = open_source(path)
-                    yield source.view(0, source.size)
+    def _whole(self, name: str) -> U8:
+        source = open_source(self.path(name))
+        return source.view(0, source.size)
 
 
 class RemoteFiles(Files):
@@ -285,7 +283,7 @@ class RemoteFiles(Files):
 
     def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
         """Read some files: a few if sizes are unknown; large ones only up to a total size."""
-        chosen, listed = names[:: max(1, len(names) // limit)][:limit], self._known or {}
+        chosen, listed = spread_out(names, limit), self._known or {}
         entries = [listed.get(name) for name in chosen]
         sizes = np.cumsum([0 if entry is None else entry.size for entry in entries], dtype=np.int64)
         count = max(1, int(np.searchsorted(sizes, LOOKED_AT, "right")))
@@ -329,15 +327,23 @@ class ZipFiles(Files):
         self._members = ZipMembers(self._source)
         self._prefix = prefix
 
-    def _run(self, row: int, name: str) -> tuple[int, int]:
+    def _run(self, name: str) -> tuple[int, int]:
         """Return where the bytes of a stored member lie."""
-        try:
-            start, size = self._members.start(self._prefix + name), self._members.size(self._prefix + name)
-            self._source.check_bounds(start, size)
-            return start, size
-        except BatchplantError as error:
-            error.sample = row
-            raise
+        start, size = self._members.start(self._prefix + name), self._members.size(self._prefix + name)
+        self._source.check_bounds(start, size)
+        return start, size
+
+    @staticmethod
+    def _each(get: Callable[[str], T], names: Sequence[str]) -> list[T]:
+        """A result for each name; an error has the row of its name for sample."""
+        results = []
+        for row, name in enumerate(names):
+            try:
+                results.append(get(name))
+            except BatchplantError as error:
+                error.sample = row
+                raise
+        return results
 
     def sizes(self, names: Sequence[str]) -> I64:
         sizes = [self._members.info(self._prefix + name).file_size for name in names]
@@ -347,23 +353,14 @@ class ZipFiles(Files):
         if not all(self._members.stored(self._prefix + name) for name in names):
             return None
         self._members.will_need(self._prefix + name for name in names)
-        runs = np.array([self._run(row, name) for row, name in enumerate(names)], np.int64).reshape(-1, 2)
+        runs = np.array(self._each(self._run, names), np.int64).reshape(-1, 2)
         return Spans([self._source], runs[:, 0].copy(), runs[:, 1].copy())
 
     def read(self, names: Sequence[str]) -> Ragged:
-        cells = []
-        for row, name in enumerate(names):
-            try:
-                cells.append(self._members.view(self._prefix + name))
-            except BatchplantError as error:
-                error.sample = row
-                raise
-        return Ragged.from_cells(cells)
+        return Ragged.from_cells(self._each(self._whole, names))
 
-    def some(self, names: Sequence[str], limit: int) -> Iterator[U8]:
-        for name in names[:: max(1, len(names) // limit)][:limit]:
-            with contextlib.suppress(BatchplantError):
-                yield self._members.view(self._prefix + name)
+    def _whole(self, name: str) -> U8:
+        return self._members.view(self._prefix + name)
 
     def heads(self, names: Sequence[str], limit: int) -> Ragged:
         heads: list[U8 | None] = []
@@ -455,19 +452,64 @@ def unpack_names(text: AnyArray) -> list[str]:
     return text.tobytes().decode("utf-8", "surrogateescape").split(SEPARATOR)[:-1]
 
 
-@dataclasses.dataclass(frozen=True)
 class MediaColumn:
-    """The files of a field, sample by sample, below a folder; None where a sample has none."""
+    """The files of a field of the dataset at ``path``; ``names`` has None where a sample has no file."""
 
-    below: Files
-    names: Sequence[str | None]
+    def __init__(self, path: str, field: str, below: Files, names: Sequence[str | None]) -> None:
+        self.path, self.field, self.below, self.names = path, field, below, names
 
-    def chosen(self, indices: I64) -> tuple[list[int], list[str]]:
+    def chosen(self, rows: I64) -> tuple[list[int], list[str]]:
         """Those of these samples that have a file, by their place among them, and the files."""
         if isinstance(self.names, FileNames):
-            return list(range(len(indices))), self.names.take(indices)
-        files = [(row, name) for row, index in enumerate(indices.tolist()) if (name := self.names[index])]
-        return [row for row, _ in files], [name for _, name in files]
+            return list(range(len(rows))), self.names.take(rows)
+        files = [(place, name) for place, row in enumerate(rows.tolist()) if (name := self.names[row])]
+        return [place for place, _ in files], [name for _, name in files]
+
+    @contextlib.contextmanager
+    def _placed(self, samples: I64) -> Iterator[None]:
+        """Turn problems of files into problems of their samples."""
+        try:
+            yield
+        except BatchplantError as error:
+            error.sample = None if error.sample is None else int(samples[error.sample])
+            raise error.at(path=self.path, field=self.field) from None
+
+    def read(self, rows: I64) -> Ragged:
+        """All bytes of the files of these samples."""
+        places, names = self.chosen(rows)
+        with self._placed(rows[places]):
+            contents = self.below.read(names)
+        if len(places) == len(rows):
+            return contents
+        sizes, valid = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.bool_)
+        sizes[places], valid[places] = contents.sizes, True
+        return Ragged(contents.data, starts_of(sizes), valid=valid)
+
+    def spans(self, rows: I64) -> Spans | None:
+        """Each file as a span; None where a server would be asked."""
+        places, names = self.chosen(rows)
+        with self._placed(rows[places]):
+            spans = self.below.spans(names)
+        if spans is None or len(places) == len(rows):
+            return spans
+        start, size = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
+        file = np.zeros(len(rows), dtype=np.int32)
+        start[places], size[places], file[places] = spans.start, spans.size, spans.file
+        return Spans(spans.sources or [self.path], start, size, file)
+
+    def ahead(self, rows: I64) -> Spans | None:
+        """The files as spans, for a caller that asks for the bytes ahead."""
+        places, names = self.chosen(rows)
+        with self._placed(rows[places]):
+            return self.below.ahead(names)
+
+    def path_of(self, row: int) -> str | None:
+        """The file of a sample."""
+        _, names = self.chosen(np.array([row]))
+        return self.below.path(names[0]) if names else None
+
+    def close(self) -> None:
+        self.below.close()
 
 
 class FilesReader(Reader):
@@ -483,43 +525,17 @@ class FilesReader(Reader):
         return Columns((name, self._column(name, indices)) for name in fields)
 
     def _column(self, name: str, indices: I64) -> Column:
-        if name not in self._media:
-            return Columns({name: self._columns[name]}).take(indices)[name]
-        rows, names = self._media[name].chosen(indices)
-        with placed(self.path, name, indices[rows]):
-            column = self._media[name].below.read(names)
-        if not self.schema[name].optional:
-            return column
-        sizes = np.zeros(len(indices), dtype=np.int64)
-        sizes[rows] = column.sizes
-        valid = np.zeros(len(indices), dtype=np.bool_)
-        valid[rows] = True
-        return Ragged(column.data, starts_of(sizes), valid=valid)
+        if name in self._media:
+            return self._media[name].read(indices)
+        return Columns({name: self._columns[name]}).take(indices)[name]
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if field not in self._media:
-            return None
-        rows, names = self._media[field].chosen(indices)
-        with placed(self.path, field, indices[rows]):
-            spans = self._media[field].below.spans(names)
-        if spans is None or len(rows) == len(indices):
-            return spans
-        start, size = np.zeros(len(indices), dtype=np.int64), np.full(len(indices), -1, dtype=np.int64)
-        file = np.zeros(len(indices), dtype=np.int32)
-        start[rows], size[rows], file[rows] = spans.start, spans.size, spans.file
-        return Spans(spans.sources or [self.path], start, size, file)
+        return self._media[field].spans(indices) if field in self._media else None
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
         """Whole files; all other fields are in memory."""
-        parts = []
-        for name in (field for field in fields if field in self._media):
-            rows, names = self._media[name].chosen(indices)
-            with placed(self.path, name, indices[rows]):
-                spans = self._media[name].below.ahead(names)
-            if spans is None:
-                return None
-            parts.append(spans)
-        return concat_spans(parts)
+        parts = [self._media[name].ahead(indices) for name in fields if name in self._media]
+        return None if None in parts else concat_spans([spans for spans in parts if spans is not None])
 
     def _keys(self) -> FormatKeys | None:
         """Paths below the folder; the short ones are without the suffix."""
@@ -536,9 +552,8 @@ class FilesReader(Reader):
         return next(iter(self._media.values())).chosen(indices)[1]
 
     def where(self, sample: int) -> str:
-        files = next(iter(self._media.values()))
-        return files.below.path(str(files.names[sample]))
+        return next(iter(self._media.values())).path_of(sample) or self.path
 
     def close(self) -> None:
         for files in self._media.values():
-            files.below.close()
+            files.close()

@@ -151,7 +151,7 @@ class FolderReader(FilesReader):
                 fields = self._labels(names, classes, note)
         self._field = note[0] if note else self.media.name
         columns = [(self._field, self.files), *paired]
-        self._media = {name: MediaColumn(self._below, files) for name, files in columns}
+        self._media = {name: MediaColumn(path, name, self._below, files) for name, files in columns}
         if note is None:
             if self._field in fields:
                 message = (
