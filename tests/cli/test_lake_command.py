@@ -217,7 +217,7 @@ def test_what_somebody_else_put_there_stays(path):
 
 def test_tags_and_what_was_current_lately_stay(tmp_path, monkeypatch):
     path = str(tmp_path / "t.iceberg")
-    from batchplant.formats.iceberg.folder import writable
+    from batchplant.formats.iceberg.files import writable
 
     write(path, [1])
     tagged = lake.history(path)[0]
@@ -241,7 +241,7 @@ def test_tags_and_what_was_current_lately_stay(tmp_path, monkeypatch):
 
 def test_a_table_may_keep_more(tmp_path, monkeypatch):
     path = str(tmp_path / "t.iceberg")
-    from batchplant.formats.iceberg.folder import writable
+    from batchplant.formats.iceberg.files import writable
 
     for n in range(5):
         write(path, [n], mode="overwrite")

@@ -235,7 +235,7 @@ def test_rows_go_to_their_partitions(opened, catalog, mode):
 
 
 def test_an_append_that_fails_leaves_no_file_in_partitions(opened, catalog, monkeypatch):
-    from batchplant.formats.iceberg import datafiles
+    from batchplant.formats.iceberg import files as datafiles
 
     def fail(*_):
         raise OSError(28, "No space left on device")
@@ -321,7 +321,7 @@ def positional_delete(opened, rows):
 def test_deleted_rows(opened, monkeypatch):
     from pyiceberg.table import FileScanTask
 
-    from batchplant.formats.iceberg import manifests
+    from batchplant.formats.iceberg import files as manifests
     from batchplant.formats.iceberg import reader as module
 
     table, deletes = positional_delete(opened, [0, 3, 9])

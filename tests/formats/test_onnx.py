@@ -4,10 +4,8 @@ import contextlib
 import itertools
 import json
 import os
-import pickle
 import re
 import shutil
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
-import processes
 import repository
 from batchplant.codecs import protobuf
 from batchplant.codecs.protobuf import block, number
@@ -26,6 +23,7 @@ from batchplant.formats import onnx as onnx_format
 from batchplant.formats.base.tensors import BITS, TENSORS, from_array
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.suite import read_in_other_process
 
 GOLDEN = repository.GOLDEN / "models" / "onnx"
 FLOAT = 1
@@ -136,24 +134,7 @@ def test_threads_pickles_and_processes(tmp_path):
     with bp.open(path) as reader, ThreadPoolExecutor(8) as pool:
         expected = cells(reader)
         assert all(item == expected for item in pool.map(lambda _: cells(reader), range(32)))
-        script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
-        script += "sys.stdout.buffer.write(pickle.dumps(cells(pickle.load(sys.stdin.buffer))))"
-        done = processes.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
-        assert done.returncode == 0, done.stderr.decode()
-        assert pickle.loads(done.stdout) == expected
-
-
-def test_opening_needs_no_library(tmp_path):
-    script = (
-        "import sys; sys.modules['onnx'] = None\n"
-        "import batchplant as bp\n"
-        f"reader = bp.open({str(GOLDEN / 'branches.onnx')!r}); reader.facts(); reader[0]\n"
-        f"bp.convert(reader, {str(tmp_path / 'b.onnx')!r})\n"
-        f"print(bp.verify({str(tmp_path / 'b.onnx')!r}).ok)\n"
-    )
-    done = processes.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "True\n"
+        assert read_in_other_process([reader]) == [expected]
 
 
 def test_from_a_store_and_after_closing():

@@ -12,8 +12,8 @@ import pytest
 
 import batchplant as bp
 import processes
+from batchplant.formats import parquet as parquet_writer
 from batchplant.formats.base.tables.footer import footer_bytes, read_struct
-from batchplant.formats.parquet import writer as parquet_writer
 from batchplant.formats.registry import get_format
 from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
@@ -567,8 +567,8 @@ whole = open(path, "rb").read()
 first = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
 said = set()
 for place in range(first, len(whole) - 8):
-    # Two of each byte, for time; a while ago six of all 7,500 ended the process.
-    for bit in (place % 8, (place + 3) % 8):
+    # One of each byte, for time; a while ago six of all 7,500 ended the process.
+    for bit in [place * 3 % 8]:
         with open(path, "wb") as file:
             file.write(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1:])
         try:

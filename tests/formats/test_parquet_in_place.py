@@ -15,7 +15,7 @@ from batchplant import _native, ops
 from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.errors import BatchplantError
 from batchplant.formats.base.tables.parquet import ParquetFile
-from batchplant.formats.parquet.reader import CellLocations
+from batchplant.formats.parquet import CellLocations
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index
 from batchplant.testing.cases import jpeg

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant.formats.base.tensors import TENSORS
-from batchplant.formats.pytorch import PytorchWriter
-from batchplant.formats.pytorch.objects import STORAGES, TensorUnpickler
+from batchplant.formats.pytorch import STORAGES, PytorchWriter, TensorUnpickler
 from batchplant.testing import ModelSuite
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
 from batchplant.testing.suite import tensor
@@ -386,10 +385,17 @@ def test_any_bytes_are_values_or_errors(data):
         TensorUnpickler(memoryview(data)).load()
 
 
-def test_pytorch_is_not_imported():
+def test_models_are_read_without_the_libraries_that_wrote_them(tmp_path):
+    """PyTorch and ONNX alike, in one process: starting it is what takes long."""
     code = (
-        "import sys, batchplant as bp; [bp.open(path)[0] for path in sys.argv[1:]]; "
-        "assert not {'torch', 'ml_dtypes', 'safetensors'} & set(sys.modules)"
+        "import sys; sys.modules['onnx'] = None\n"
+        "import batchplant as bp\n"
+        "[bp.open(path)[0] for path in sys.argv[2:]]\n"
+        "assert not {'torch', 'ml_dtypes', 'safetensors'} & set(sys.modules)\n"
+        "reader = bp.open(sys.argv[-1]); reader.facts()\n"
+        "bp.convert(reader, sys.argv[1])\n"
+        "assert bp.verify(sys.argv[1]).ok\n"
     )
-    files = [GOLDEN / "pytorch" / name for name in ("nested.pt", "script.pt")]
-    processes.run([sys.executable, "-c", code, *files], check=True)
+    names = "pytorch/nested.pt", "pytorch/script.pt", "models/onnx/branches.onnx"
+    files = [GOLDEN / name for name in names]
+    processes.run([sys.executable, "-c", code, tmp_path / "b.onnx", *files], check=True)

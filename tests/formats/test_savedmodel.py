@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import pickle
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
-import processes
 import repository
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
-from batchplant.formats.savedmodel.bundle import MAGIC, masked, read_table
+from batchplant.formats.savedmodel import MAGIC, masked, read_table
 from batchplant.testing.cases import cells
 from batchplant.testing.damage import cuts, flip, flips, memory_bounded, survive
+from batchplant.testing.suite import read_in_other_process
 
 GOLDEN = repository.GOLDEN / "models"
 MODEL = GOLDEN / "saved_model"
@@ -183,11 +181,7 @@ def test_threads_pickles_and_processes():
     with bp.open(CHECKPOINTS / "types.index") as reader, ThreadPoolExecutor(8) as pool:
         expected = cells(reader)
         assert all(item == expected for item in pool.map(lambda _: cells(reader), range(32)))
-        script = "import pickle, sys\nfrom batchplant.testing.cases import cells\n"
-        script += "sys.stdout.buffer.write(pickle.dumps(cells(pickle.load(sys.stdin.buffer))))"
-        done = processes.run([sys.executable, "-c", script], input=pickle.dumps(reader), capture_output=True)
-        assert done.returncode == 0, done.stderr.decode()
-        assert pickle.loads(done.stdout) == expected
+        assert read_in_other_process([reader]) == [expected]
 
 
 def test_from_a_store():

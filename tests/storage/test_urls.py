@@ -384,7 +384,7 @@ def oldest(reader: Any) -> int:
 
 def test_a_lake_that_leads_out_of_its_folder(bucket: Bucket) -> None:
     pytest.importorskip("pyiceberg")
-    from batchplant.formats.iceberg.folder import FolderIO
+    from batchplant.formats.iceberg.files import FolderIO
     from batchplant.storage import Url
 
     folder = Url(f"{bucket.url}/table.iceberg")

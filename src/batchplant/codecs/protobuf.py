@@ -71,6 +71,36 @@ def messages(data: memoryview, start: int, end: int, number: int) -> Iterator[tu
     return ((part.start, part.end) for part in parts(data, start, end) if part[:2] == (number, BYTES))
 
 
+class Message:
+    """The fields of a message by number. One of another wire type than is asked for counts as absent."""
+
+    def __init__(self, data: memoryview, start: int = 0, end: int | None = None) -> None:
+        self.data, self.start = data, start
+        self._parts: dict[int, list[Part]] = {}
+        for part in parts(data, start, len(data) if end is None else end):
+            self._parts.setdefault(part.number, []).append(part)
+
+    def parts(self, number: int, kind: int | None = None) -> list[Part]:
+        """Return the fields of this number and wire type."""
+        return [part for part in self._parts.get(number, ()) if kind in (None, part.kind)]
+
+    def number(self, number: int, default: int = 0) -> int:
+        """Return a varint as a signed number; of several the last one counts, as everywhere in protobuf."""
+        values = [part.value for part in self.parts(number, VARINT)]
+        return signed(values[-1]) if values else default
+
+    def texts(self, number: int) -> list[str]:
+        """Return texts for display; invalid bytes are replaced."""
+        return [text(self.data, part) for part in self.parts(number, BYTES)]
+
+    def text(self, number: int) -> str:
+        """Return a text for display; empty where there is none."""
+        return ["", *self.texts(number)][-1]
+
+    def messages(self, number: int) -> list[Message]:
+        return [Message(self.data, part.start, part.end) for part in self.parts(number, BYTES)]
+
+
 def signed(value: int) -> int:
     """Return a varint as a signed number of 64 bits."""
     return value - (1 << 64) if value >> 63 else value
@@ -79,15 +109,6 @@ def signed(value: int) -> int:
 def text(data: memoryview, part: Part) -> str:
     """Return UTF-8 text for display; invalid bytes are replaced."""
     return bytes(data[part.start : part.end]).decode("utf-8", "replace")
-
-
-def texts(data: memoryview, start: int, end: int, *numbers: int) -> list[str]:
-    """Return the texts in the fields of these numbers of a message; empty where there is none."""
-    values = dict.fromkeys(numbers, "")
-    for part in parts(data, start, end):
-        if part.kind == BYTES and part.number in values:
-            values[part.number] = text(data, part)
-    return list(values.values())
 
 
 def name(data: memoryview, part: Part) -> str:

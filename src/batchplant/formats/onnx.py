@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .._version import __version__
 from ..codecs import protobuf
-from ..codecs.protobuf import BYTES, VARINT, Part, block, messages, parts
+from ..codecs.protobuf import BYTES, VARINT, Message, Part, block, parts
 from ..data.tensors import TENSORS
 from ..data.writer import WriteOptions
 from ..errors import (
@@ -74,16 +75,16 @@ class Tensor:
     """A TensorProto. ``raw``: where its bytes lie; ``values``: the fields with values one by one."""
 
     offset: int
-    name: str = ""
-    code: int = 0
-    shape: tuple[int, ...] = ()
-    raw: tuple[int, int] | None = None
-    values: list[Part] = dataclasses.field(default_factory=list)
-    external: dict[str, str] | None = None
+    name: str
+    code: int
+    shape: tuple[int, ...]
+    raw: tuple[int, int] | None
+    values: list[Part]
+    external: dict[str, str] | None
 
     @property
     def dtype(self) -> str:
-        return DTYPES.get(self.code) or ("string" if self.code == STRING else f"type {self.code}")
+        return _dtype_name(self.code)
 
     @property
     def location(self) -> tuple[int, int] | None:
@@ -102,173 +103,90 @@ class Model:
     """A parsed model. ``constants``: the values of Constant nodes are tensors too."""
 
     def __init__(self, data: memoryview, *, constants: bool = False) -> None:
-        self._data = data
         self._constants = constants
         self.tensors: list[Tensor] = []
-        self.sparse: dict[str, str] = {}
         self.operators: Counter[str] = Counter()
-        self.inputs: dict[str, str] = {}
-        self.outputs: dict[str, str] = {}
-        self.facts: dict[str, Any] = {}
-        self._opsets: dict[str, int] = {}
-        self.metadata: dict[str, str] = {}
-        self._functions: dict[str, int] = {}
-        self._texts: dict[int, str] = {}
-        graphs = 0
-        for part in parts(data, 0, len(data)):
-            graphs += part[:2] == (7, BYTES)
-            self._take(part)
+        self.sparse: dict[str, str] = {}
+        message = Message(data)
+        graphs = message.messages(7)
         if not graphs:
             raise DamagedError("it has no graph, or is not an ONNX model")
+        self.metadata = {entry.text(1): entry.text(2) for entry in message.messages(14)}
+        values: list[dict[str, str]] = [{}, {}]
+        for graph in graphs:
+            self._graph(graph, "", 0)
+            for number, known in zip((11, 12), values, strict=True):
+                known |= {value.text(1): _value_type(value) for value in graph.messages(number)}
+        inputs, outputs = values
         initialisers = {tensor.name for tensor in self.tensors}
-        # Up to IR version 3 every initialiser is listed among the inputs.
-        self.inputs = {name: kind for name, kind in self.inputs.items() if name not in initialisers}
-
-    def _take(self, part: Part) -> None:
-        data = self._data
-        match part.number, part.kind:
-            case 1, 0:
-                self.facts["ir version"] = part.value
-            case 5, 0:
-                self.facts["model version"] = protobuf.signed(part.value)
-            case ((2 | 3 | 4 | 6), 2):
-                self._texts[part.number] = protobuf.text(data, part)
-            case 7, 2:
-                self._graph(part.start, part.end, "", 0)
-            case 8, 2:
-                [domain] = protobuf.texts(data, part.start, part.end, 1)
-                fields = parts(data, part.start, part.end)
-                versions = [protobuf.signed(field.value) for field in fields if field[:2] == (2, VARINT)]
-                self._opsets[domain or "ai.onnx"] = versions[-1] if versions else 0
-            case 14, 2:
-                key, value = protobuf.texts(data, part.start, part.end, 1, 2)
-                self.metadata[key] = value
-            case 25, 2:
-                self._function(part.start, part.end)
-
-    def _function(self, start: int, end: int) -> None:
-        title, domain = protobuf.texts(self._data, start, end, 1, 10)
-        nodes = len(list(messages(self._data, start, end, 7)))
-        self._functions[f"{domain}.{title}" if domain else title] = nodes
-
-    def _graph(self, start: int, end: int, prefix: str, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise DamagedError(f"graphs are nested more than {MAX_DEPTH} deep", offset=start)
-        data, labels = self._data, set[str]()
-        nodes = 0
-        for part in parts(data, start, end):
-            if part.kind != BYTES:
-                continue
-            match part.number:
-                case 1:
-                    self._node(part, prefix, nodes, labels, depth)
-                    nodes += 1
-                case 2:
-                    if not depth:
-                        self.facts["graph"] = protobuf.text(data, part)
-                case 5:
-                    tensor = read_tensor(data, part.start, part.end)
-                    tensor.name = prefix + tensor.name
-                    self.tensors.append(tensor)
-                case 11 | 12:
-                    if not depth:
-                        title, kind = _value_info(data, part.start, part.end)
-                        (self.inputs if part.number == 11 else self.outputs)[title] = kind
-                case 15:
-                    self._sparse(part, prefix)
-
-    def _sparse(self, part: Part, prefix: str) -> None:
-        shape: list[int] = []
-        values = None
-        for field in parts(self._data, part.start, part.end):
-            if field.number == 3:
-                shape += _integers(self._data, field)
-            elif field[:2] == (1, BYTES):
-                values = read_tensor(self._data, field.start, field.end)
-        if values is not None:
-            count = values.shape[0] if values.shape else 1
-            self.sparse[prefix + values.name] = f"{values.dtype} {_shape_text(shape)}, {count} values"
-
-    def _node(self, part: Part, prefix: str, number: int, labels: set[str], depth: int) -> None:
-        data = self._data
-        output, title, kind, domain = protobuf.texts(data, part.start, part.end, 2, 3, 4, 7)
-        domain = "" if domain == "ai.onnx" else domain
-        self.operators[f"{domain}.{kind}" if domain else kind] += 1
-        # Nodes need no names, and those that they have need not differ.
-        label = title if title and title not in labels else f"{kind}_{number}"
-        labels.add(label)
-        constant = prefix + output if self._constants and kind == "Constant" else ""
-        for attribute in messages(data, part.start, part.end, 5):
-            self._attribute(*attribute, f"{prefix}{label}", constant, depth)
-
-    def _attribute(self, start: int, end: int, label: str, constant: str, depth: int) -> None:
-        data, graphs = self._data, []
-        [title] = protobuf.texts(data, start, end, 1)
-        for part in parts(data, start, end):
-            if part[:2] == (5, BYTES) and constant:
-                tensor = read_tensor(data, part.start, part.end)
-                tensor.name = constant
-                self.tensors.append(tensor)
-            elif part.kind == BYTES and part.number in (6, 11):
-                graphs.append(part)
-        for number, graph in enumerate(graphs):
-            inner = f"{label}.{title}" if len(graphs) == 1 else f"{label}.{title}_{number}"
-            self._graph(graph.start, graph.end, f"{inner}.", depth + 1)
-
-    def describe(self) -> dict[str, Any]:
-        """Facts for info, without empty ones."""
-        producer = " ".join(filter(None, (self._texts.get(2), self._texts.get(3))))
-        strings = {tensor.name: _shape_text(tensor.shape) for tensor in self.tensors if tensor.code == STRING}
         facts = {
-            "producer": producer,
-            "domain": self._texts.get(4),
-            **self.facts,
-            "opsets": self._opsets,
-            "inputs": self.inputs,
-            "outputs": self.outputs,
+            "producer": f"{message.text(2)} {message.text(3)}".strip(),
+            "domain": message.text(4),
+            "ir version": message.number(1),
+            "model version": message.number(5),
+            "graph": graphs[-1].text(2),
+            "opsets": {opset.text(1) or "ai.onnx": opset.number(2) for opset in message.messages(8)},
+            # Up to IR version 3 every initialiser is listed among the inputs.
+            "inputs": {name: kind for name, kind in inputs.items() if name not in initialisers},
+            "outputs": outputs,
             "nodes": self.operators.total(),
             "operators": dict(self.operators.most_common()),
-            "functions": self._functions,
+            "functions": {
+                _qualified(function, 10, 1): len(function.messages(7)) for function in message.messages(25)
+            },
             "metadata": self.metadata,
             "sparse tensors": self.sparse,
-            "text tensors": strings,
+            "text tensors": {t.name: _shape_text(t.shape) for t in self.tensors if t.code == STRING},
         }
-        return {name: value for name, value in facts.items() if value or value == 0}
+        self.facts = {name: fact for name, fact in facts.items() if fact or name == "nodes"}
+
+    def _graph(self, graph: Message, prefix: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise DamagedError(f"graphs are nested more than {MAX_DEPTH} deep", offset=graph.start)
+        labels = set[str]()
+        for number, node in enumerate(graph.messages(1)):
+            kind, title = _qualified(node, 7, 4), node.text(3)
+            self.operators[kind] += 1
+            # Nodes need no names, and those that they have need not differ.
+            label = title if title and title not in labels else f"{node.text(4)}_{number}"
+            labels.add(label)
+            for attribute in node.messages(5):
+                constants = attribute.messages(5) if self._constants and kind == "Constant" else ()
+                self.tensors += [read_tensor(value, prefix + node.text(2)) for value in constants]
+                inner = [*attribute.messages(6), *attribute.messages(11)]
+                for position, body in enumerate(inner):
+                    name = attribute.text(1) if len(inner) == 1 else f"{attribute.text(1)}_{position}"
+                    self._graph(body, f"{prefix}{label}.{name}.", depth + 1)
+        for tensor in map(read_tensor, graph.messages(5)):
+            tensor.name = prefix + tensor.name
+            self.tensors.append(tensor)
+        for sparse in graph.messages(15):
+            for values in map(read_tensor, sparse.messages(1)):
+                shape = _shape_text(size for part in sparse.parts(3) for size in _integers(sparse.data, part))
+                count = values.shape[0] if values.shape else 1
+                self.sparse[prefix + values.name] = f"{values.dtype} {shape}, {count} values"
 
 
-def read_tensor(data: memoryview, start: int, end: int) -> Tensor:
+def read_tensor(message: Message, name: str | None = None) -> Tensor:
     """A TensorProto; its values stay where they are."""
-    tensor = Tensor(start)
-    shape: list[int] = []
-    elsewhere, entries = False, {}
-    for part in parts(data, start, end):
-        match part.number, part.kind:
-            case 1, _:
-                shape += _integers(data, part)
-                if len(shape) > MAX_DIMENSIONS:
-                    raise DamagedError(f"a tensor of more than {MAX_DIMENSIONS} dimensions", offset=start)
-            case 2, 0:
-                tensor.code = part.value
-            case 3, 2:
-                raise DamagedError("a tensor in segments, which batchplant does not read", offset=start)
-            case 8, 2:
-                tensor.name = protobuf.name(data, part)
-            case 9, 2:
-                tensor.raw = part.start, part.end
-            case 13, 2:
-                key, value = protobuf.texts(data, part.start, part.end, 1, 2)
-                entries[key] = value
-            case 14, 0:
-                elsewhere = part.value == 1
-            case number, _ if number in LISTS:
-                tensor.values.append(part)
+    data, start = message.data, message.start
+    sizes = (size for part in message.parts(1) for size in _integers(data, part))
+    shape = tuple(itertools.islice(sizes, MAX_DIMENSIONS + 1))
+    if len(shape) > MAX_DIMENSIONS:
+        raise DamagedError(f"a tensor of more than {MAX_DIMENSIONS} dimensions", offset=start)
     if min(shape, default=0) < 0:
-        raise DamagedError(f"a tensor of the shape {tuple(shape)}", offset=start)
-    tensor.shape = tuple(shape)
-    tensor.external = entries if elsewhere else None
-    if tensor.raw is not None and tensor.values and tensor.raw[0] < tensor.raw[1]:
-        raise DamagedError(f"the values of {tensor.name!r} are stored twice", offset=start)
-    return tensor
+        raise DamagedError(f"a tensor of the shape {shape}", offset=start)
+    if message.parts(3, BYTES):
+        raise DamagedError("a tensor in segments, which batchplant does not read", offset=start)
+    for part in message.parts(8, BYTES) if name is None else ():
+        name = protobuf.name(data, part)
+    raw = next(((part.start, part.end) for part in reversed(message.parts(9, BYTES))), None)
+    values = [part for number in LISTS for part in message.parts(number)]
+    if raw is not None and values and raw[0] < raw[1]:
+        raise DamagedError(f"the values of {name!r} are stored twice", offset=start)
+    external = {entry.text(1): entry.text(2) for entry in message.messages(13)}
+    elsewhere = message.number(14) == 1
+    return Tensor(start, name or "", message.number(2), shape, raw, values, external if elsewhere else None)
 
 
 def values_of(data: U8, tensor: Tensor) -> U8:
@@ -306,50 +224,47 @@ def _integers(data: memoryview, part: Part) -> list[int]:
     return [int(integer) for integer in protobuf.unpack(as_bytes(data[part.start : part.end]), part.start)]
 
 
-def _value_info(data: memoryview, start: int, end: int) -> tuple[str, str]:
-    [title] = protobuf.texts(data, start, end, 1)
-    kinds = [_type(data, *kind, 0) for kind in messages(data, start, end, 2)]
-    return title, kinds[-1] if kinds else "any"
+def _value_type(message: Message) -> str:
+    """The type of a ValueInfoProto as text: ``float32 (batch, 3, 224, 224)``, ``sequence of int64 ()``."""
+    types = message.messages(2)
+    return _type(types[-1], 0) if types else "any"
 
 
-def _type(data: memoryview, start: int, end: int, depth: int) -> str:
-    """A TypeProto as text: ``float32 (batch, 3, 224, 224)``, ``sequence of int64 ()``."""
+def _type(message: Message, depth: int) -> str:
     if depth > MAX_DEPTH:
-        raise DamagedError("a type that is nested too deep", offset=start)
-    for part in parts(data, start, end):
-        if part.kind != BYTES or part.number not in (1, 4, 5, 8, 9):
-            continue
-        if part.number in (1, 8):
-            kind = _tensor_type(data, part.start, part.end)
-            return kind if part.number == 1 else f"sparse {kind}"
-        inner = list(messages(data, part.start, part.end, 2 if part.number == 5 else 1))
-        element = _type(data, *inner[0], depth + 1) if inner else "any"
-        return f"{ {4: 'sequence of', 5: 'map to', 9: 'optional'}[part.number] } {element}"
+        raise DamagedError("a type that is nested too deep", offset=message.start)
+    for tensor in (*message.messages(1), *message.messages(8)):
+        shapes = tensor.messages(2)
+        # A size of a dimension is a number or a name.
+        sizes = (
+            [
+                axis.number(1) if axis.parts(1, VARINT) else axis.text(2) or "?"
+                for axis in shapes[-1].messages(1)
+            ]
+            if shapes
+            else []
+        )
+        dtype = _dtype_name(tensor.number(1)) if tensor.number(1) else "any"
+        kind = f"{dtype} {_shape_text(sizes)}" if shapes else dtype
+        return kind if message.messages(1) else f"sparse {kind}"
+    for number, words, element in ((4, "sequence of", 1), (5, "map to", 2), (9, "optional", 1)):
+        for container in message.messages(number):
+            inner = container.messages(element)
+            return f"{words} {_type(inner[0], depth + 1) if inner else 'any'}"
     return "any"
 
 
-def _tensor_type(data: memoryview, start: int, end: int) -> str:
-    dtype, shape = "any", ""
-    for part in parts(data, start, end):
-        if part[:2] == (1, VARINT):
-            dtype = DTYPES.get(part.value) or ("string" if part.value == STRING else f"type {part.value}")
-        elif part[:2] == (2, BYTES):
-            shape = f" {_shape_text(list(_dimensions(data, part.start, part.end)))}"
-    return dtype + shape
+def _dtype_name(code: int) -> str:
+    return DTYPES.get(code) or ("string" if code == STRING else f"type {code}")
 
 
-def _dimensions(data: memoryview, start: int, end: int) -> Iterator[Any]:
-    for first, last in messages(data, start, end, 1):
-        size: Any = "?"
-        for part in parts(data, first, last):
-            if part[:2] == (1, VARINT):
-                size = protobuf.signed(part.value)
-            elif part[:2] == (2, BYTES):
-                size = protobuf.text(data, part) or "?"
-        yield size
+def _qualified(message: Message, domain: int, title: int) -> str:
+    """The name of an operator or function, with its domain if that is not ONNX's own."""
+    own = message.text(domain) in ("", "ai.onnx")
+    return message.text(title) if own else f"{message.text(domain)}.{message.text(title)}"
 
 
-def _shape_text(shape: Any) -> str:
+def _shape_text(shape: Iterable[Any]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
@@ -439,7 +354,7 @@ class OnnxReader(TensorReader):
         return file
 
     def facts(self) -> dict[str, object]:
-        facts = super().facts() | self._model.describe()
+        facts = super().facts() | self._model.facts
         if self._external_files:
             facts["external data"] = [os.path.basename(file) for file in self._external_files]
         return facts

@@ -679,6 +679,8 @@ def _fits(table: Field, field: Field) -> bool:
     )
 
 
+# States that `info` shows.
+MAX_SHOWN_STATES = 10
 # Files of this many bytes are worth opening; smaller ones are put together.
 FILE_BYTES = 512 << 20
 
@@ -698,6 +700,15 @@ class State:
     rows: int | None = None
     current: bool = False
     refs: tuple[str, ...] = ()
+
+
+def shown(states: Sequence[State], name: str) -> dict[str, str]:
+    """The latest states, as `info` shows them."""
+    return {
+        f"{name} {state.id}": f"{state.at:%Y-%m-%d %H:%M:%S}Z {state.operation}"
+        + ("" if state.rows is None else f", {state.rows} rows added")
+        for state in states[:MAX_SHOWN_STATES]
+    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from ...codecs import npy
 from ...errors import BatchplantError, DamagedError, OptionError, SchemaError, needs
-from ...schema import MOST_BYTES, Bytes, Field, Int, Tensor, Text
+from ...schema import MOST_BYTES
 from ...schema.columns import I64, AnyDType
 from ...storage import Source, is_remote, limits
 from ...storage.cache import ChunkCache
@@ -28,47 +27,10 @@ from ...storage.patterns import natural
 from ...storage.urls import options_at
 from . import attribute_texts, stored
 from .attribute_texts import AXES, plain
-from .stored import DESCRIPTOR
+from .stored import DESCRIPTOR, Part
 
 # -- types --------------------------------------------------------------------------------------------
 # HDF5 types: where in the stored bytes of an element its parts lie, and what they are.
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of a stored element: ``width`` bytes at ``offset``.
-
-    kind: ``number``, ``string`` (of fixed length) or ``vlen``; the dtype is that of the values, in the
-    file's byte order; shape that of an array inside of the element.
-    """
-
-    name: str
-    kind: str
-    offset: int
-    width: int
-    dtype: AnyDType
-    shape: tuple[int, ...] = ()
-    text: bool = False
-    utf8: bool = False
-    padding: int = 0
-    names: tuple[str, ...] | None = None
-    # Why it has no field, where there is something wrong with it alone.
-    refused: str | None = None
-
-    def field(self, shape: tuple[int, ...]) -> Field:
-        """The field that it is in a dataset whose samples have this shape."""
-        if self.refused is not None:
-            raise SchemaError(self.refused)
-        if self.kind == "number":
-            field = npy.field_of(self.dtype, (*shape, *self.shape))
-            if self.names is not None and isinstance(field, Int):
-                return Int(field.dtype, self.names)
-            return field
-        if shape or self.shape:
-            raise SchemaError("arrays of text or of varying length have no field kind")
-        if self.text:
-            return Text()
-        return Bytes() if self.dtype == np.uint8 else Tensor(self.dtype.newbyteorder("=").name, (None,))
 
 
 def parts_of(kind: Any, name: str = "", offset: int = 0) -> tuple[list[Part], int]:

@@ -14,7 +14,7 @@ from ...errors import DamagedError, NotFoundError, OptionError, UnknownFormatErr
 from ...schema import Field
 from ...storage import like, parse
 from ...storage.urls import options_at
-from ..base.lake import LakeReader, Part, as_time, first_line, wrapped
+from ..base.lake import LakeReader, Part, State, as_time, count, first_line, shown, utc, wrapped
 from .table import FIELDS, has_keys, library, local, named, open_catalog, reached_by
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..base.lake import ColumnStats
 
 ID = b"PARQUET:field_id"
-# Snapshots that `info` shows.
-HISTORY = 10
 
 
 class IcebergReader(LakeReader):
@@ -130,7 +128,7 @@ class IcebergReader(LakeReader):
         from pyiceberg.manifest import FileFormat
         from pyiceberg.table import FileScanTask
 
-        from .manifests import files_of
+        from .files import files_of
 
         if snapshot is None:
             return
@@ -216,18 +214,29 @@ class IcebergReader(LakeReader):
         }
         if not self._table.spec().is_unpartitioned():
             history["partitioned by"] = ", ".join(snapshot.name for snapshot in self._table.spec().fields)
-        for snapshot in sorted(self._table.snapshots(), key=lambda snapshot: -snapshot.timestamp_ms)[
-            :HISTORY
-        ]:
-            when = datetime.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, datetime.UTC)
-            operation = "" if snapshot.summary is None else f"{snapshot.summary.operation.value}"
-            rows = snapshot.summary.get("added-records") if snapshot.summary is not None else None
-            added = f", {rows} rows added" if rows is not None else ""
-            history[f"{when:%Y-%m-%d %H:%M:%S}Z {snapshot.snapshot_id}"] = f"{operation}{added}"
-        return history
+        return history | shown(states_of(self._table), "snapshot")
 
     def facts(self) -> dict[str, object]:
         return {**super().facts(), **self._facts}
+
+
+def states_of(table: Table) -> list[State]:
+    """The snapshots, those that were current last first."""
+    metadata = table.metadata
+    names: dict[int, list[str]] = {}
+    for name, ref in metadata.refs.items():
+        names.setdefault(ref.snapshot_id, []).append(name)
+    # A snapshot may become current again, by a rollback.
+    when = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshot_log}
+    states = []
+    for snapshot in metadata.snapshots:
+        summary, number = snapshot.summary, snapshot.snapshot_id
+        operation = "unknown" if summary is None else summary.operation.value
+        rows = None if summary is None else count(summary.get("added-records"))
+        time = utc(max(snapshot.timestamp_ms, when.get(number, 0)))
+        refs = tuple(sorted(names.get(number, ())))
+        states.append(State(number, time, operation, rows, number == metadata.current_snapshot_id, refs))
+    return sorted(states, key=lambda state: (state.at, state.current), reverse=True)
 
 
 class _Scan:
@@ -249,7 +258,7 @@ def _load(path: str, catalog: str | Mapping[str, str] | None, outside: bool) -> 
     library()
     from pyiceberg.exceptions import NoSuchTableError
 
-    from .folder import from_folder
+    from .files import from_folder
 
     if catalog is None:
         return from_folder(path, outside)

@@ -1,35 +1,169 @@
-"""Parsers of the files that datasets are published in: arrays of pixels, archives of archives, tables."""
+"""Datasets as they are published: MNIST, CIFAR, ILSVRC 2012, Common Voice, shards that a wids index lists.
+
+A folder holds the files under the names that they were published with; nothing is unpacked or renamed.
+
+- MNIST and its kin, EMNIST: IDX files, also behind gzip; ``image`` and ``label``.
+- CIFAR-10 and CIFAR-100: the Python version, whose pickles are read without running anything, and the binary
+  one; ``image``, ``label``, and ``coarse_label`` of CIFAR-100.
+- ``ILSVRC2012_img_train.tar``, an archive of an archive for each class; ``ILSVRC2012_img_val.tar`` or its
+  images beside ``ILSVRC2012_validation_ground_truth.txt``. The development kit beside them, packed or not,
+  tells which classes the numbers of the ground truth are.
+- Common Voice: the sounds in ``clips`` that a table names, as ``audio``, and its other columns.
+- A JSON file of wids: the shards that it lists, one after another.
+
+The layouts are a table: patterns of names, places of labels, files with names of classes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import os
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...codecs.infer import infer_image
-from ...codecs.text import Texts
-from ...codecs.text import column as text_column
-from ...data.keys import FormatKeys
-from ...data.reader import Reader
-from ...errors import DamagedError, NotFoundError, UnsafeError, exceptions_as, located
-from ...schema import Audio, Field, Image, Int, Schema, Text, field_from_json
-from ...schema.columns import I32, I64, AnyArray, Columns, Ragged, starts_of
-from ...storage import Source, index, join, limits, open_source, read_beside, tree
-from ...storage.compressed import UnpackedSource, collect, inflate, unpack
-from ...storage.spans import Spans
-from ..base.folders.media import CLIPS, GROUND_TRUTH
-from ..base.manifest import MediaReader, tar_members
-from ..base.memory import MemoryReader
-from ..base.texttable import TextTable, split_cells
-from ..base.unpickle import CONTAINERS, Maker, Record, Unpickler
-from .layouts import Layout
+from ..codecs.infer import infer_image
+from ..codecs.text import Texts
+from ..codecs.text import column as text_column
+from ..data.keys import FormatKeys
+from ..data.reader import Reader, ReaderWrapper, open_reader
+from ..errors import DamagedError, NotFoundError, OptionError, UnsafeError, exceptions_as, located
+from ..schema import Audio, Field, Image, Int, Schema, Text, field_from_json
+from ..schema.columns import I32, I64, AnyArray, Columns, Ragged, starts_of
+from ..storage import (
+    NOTE_ERRORS,
+    Source,
+    absolute,
+    index,
+    is_below,
+    join,
+    limits,
+    open_source,
+    parent,
+    parse_object,
+    read_beside,
+    read_whole,
+    tree,
+)
+from ..storage.compressed import UnpackedSource, collect, inflate, unpack
+from ..storage.spans import Spans
+from .base.folders.media import CLIPS, GROUND_TRUTH
+from .base.format import Capabilities, Format, Probe, archives_within
+from .base.manifest import MediaReader, tar_members
+from .base.memory import MemoryReader
+from .base.texttable import TextTable, split_cells
+from .base.unpickle import CONTAINERS, Maker, Record, Unpickler
+
+# -- layouts ------------------------------------------------------------------------------------------
+# The layouts that datasets are published in, as data: their files, splits, labels and names of classes.
+#
+# A pattern names the files that hold the samples, by their names in the folder. Its group ``split`` is the
+# split, and ``variant`` one of several datasets that share a folder.
+
+# Words for a split that files use.
+SPLITS = {"data": "train", "t10k": "test"}
+CIFAR_PIXELS = (3, 32, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A layout. ``parser``: the function of ``parsers`` that reads it. ``labels``: where the label of each
+    field is: a key of a pickle, or a byte of a record. ``classes``: the file that names the classes of a
+    field, and a key in it. ``beside``: names that the folder has, too. ``media``: a column of paths."""
+
+    title: str
+    files: str
+    parser: str
+    labels: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
+    classes: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+    pixels: tuple[int, int, int] | None = None
+
+    def match(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return the files of each split among these names; empty where they are not of this layout."""
+        names = set(names)
+        splits: dict[str, list[str]] = {}
+        for name in sorted(names if names.issuperset(self.beside) else ()):
+            if matched := re.fullmatch(self.files, name):
+                groups = matched.groupdict()
+                split = SPLITS.get(groups["split"], groups["split"])
+                variant = groups.get("variant")
+                splits.setdefault(f"{variant}-{split}" if variant else split, []).append(name)
+        return splits
+
+
+LAYOUTS: dict[str, Layout] = {
+    "mnist": Layout(
+        "MNIST, Fashion-MNIST, KMNIST, EMNIST (IDX)",
+        r"(?:emnist-(?P<variant>[a-z]+)-)?(?P<split>train|test|t10k)-images[-.]idx3-ubyte(?:\.gz)?",
+        "idx",
+        labels={"label": "labels"},
+        classes={"label": ("emnist-{variant}-mapping.txt", "")},
+    ),
+    "cifar10": Layout(
+        "CIFAR-10, Python version",
+        r"(?P<split>data|test)_batch(?:_\d+)?",
+        "pickles",
+        labels={"label": "labels"},
+        classes={"label": ("batches.meta", "label_names")},
+        pixels=CIFAR_PIXELS,
+    ),
+    "cifar100": Layout(
+        "CIFAR-100, Python version",
+        r"(?P<split>train|test)",
+        "pickles",
+        labels={"label": "fine_labels", "coarse_label": "coarse_labels"},
+        classes={"label": ("meta", "fine_label_names"), "coarse_label": ("meta", "coarse_label_names")},
+        beside=("meta",),
+        pixels=CIFAR_PIXELS,
+    ),
+    "cifar10-binary": Layout(
+        "CIFAR-10, binary version",
+        r"(?P<split>data|test)_batch(?:_\d+)?\.bin",
+        "records",
+        labels={"label": 0},
+        classes={"label": ("batches.meta.txt", "")},
+        pixels=CIFAR_PIXELS,
+    ),
+    "cifar100-binary": Layout(
+        "CIFAR-100, binary version",
+        r"(?P<split>train|test)\.bin",
+        "records",
+        labels={"coarse_label": 0, "label": 1},
+        classes={"label": ("fine_label_names.txt", ""), "coarse_label": ("coarse_label_names.txt", "")},
+        beside=("fine_label_names.txt",),
+        pixels=CIFAR_PIXELS,
+    ),
+    "ilsvrc2012": Layout("ILSVRC 2012, archives", r"ILSVRC2012_img_(?P<split>train|val)\.tar", "archives"),
+    "ilsvrc2012-val": Layout(
+        "ILSVRC 2012, flat validation set",
+        r"ILSVRC2012_(?P<split>val)_\d{8}\.JPEG",
+        "flat",
+        beside=(GROUND_TRUTH,),
+    ),
+    "commonvoice": Layout(
+        "Common Voice",
+        r"(?P<split>train|dev|test|validated|invalidated|other)\.tsv",
+        "clips",
+        beside=(CLIPS,),
+    ),
+}
+
+
+def find(names: Iterable[str]) -> tuple[str, dict[str, list[str]]] | None:
+    """Return the layout that a folder of these names has, and its splits."""
+    names = list(names)
+    return next(((name, splits) for name, layout in LAYOUTS.items() if (splits := layout.match(names))), None)
+
+
+# -- parsers ------------------------------------------------------------------------------------------
+# Parsers of the files that datasets are published in: arrays of pixels, archives of archives, tables.
 
 IMAGE = "image"
 DEVKIT = "ILSVRC2012_devkit_t12"
@@ -567,3 +701,96 @@ def _are_votes(name: str, cells: Texts) -> bool:
 PARSERS: dict[str, Callable[[Request], Reader]] = {
     parser.__name__: parser for parser in (idx, records, pickles, archives, flat, clips)
 }
+
+
+# -- reader -------------------------------------------------------------------------------------------
+
+
+class PublishedReader(ReaderWrapper):
+    """Reads a dataset in the files that it was published in.
+
+    ``split``: which one, where there are several, such as ``train`` or ``test``. ``layout``: its name, where
+    the names of files do not tell it. ``index``: of archives; see the guide on index files.
+    """
+
+    def __init__(
+        self, path: str, *, split: str | None = None, layout: str | None = None, index: str = "auto"
+    ) -> None:
+        self.layout = "wids"
+        with located(path=path):
+            base = self._opened(path, split, layout, index)
+        super().__init__(base)
+        self.path, self.format = path, "published"
+
+    def _opened(self, path: str, split: str | None, layout: str | None, index: str) -> Reader:
+        if layout not in (None, *LAYOUTS):
+            raise OptionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}")
+        probe = Probe(path)
+        if _is_list(probe):
+            return _shards(probe, index)
+        folder = path if probe.folder else parent(absolute(path))
+        names = probe.all_names if probe.folder else [os.path.basename(path)]
+        splits = find(names) if layout is None else (layout, LAYOUTS[layout].match(names))
+        if splits is None or not splits[1]:
+            raise NotFoundError("no files of a layout that batchplant knows are here")
+        self.layout, files = splits
+        if split is None and len(files) > 1:
+            raise OptionError(
+                f"there are several splits: say which with split= (--option split=…): {', '.join(files)}"
+            )
+        split = next(iter(files)) if split is None else split
+        if split not in files:
+            raise OptionError(f"there is no split {split!r}; there are {', '.join(files)}")
+        row = LAYOUTS[self.layout]
+        request = Request(folder, row, split, files[split], index)
+        return PARSERS[row.parser](request)
+
+    def facts(self) -> dict[str, object]:
+        layout = LAYOUTS.get(self.layout)
+        return {**self.base.facts(), "layout": self.layout if layout is None else layout.title}
+
+
+def _is_list(probe: Probe) -> bool:
+    """True if it is a list of shards, as wids has it."""
+    return b'"shardlist"' in probe.head and b'"wids_version"' in probe.head
+
+
+def _shards(probe: Probe, index: str) -> Reader:
+    """Return the samples of the shards that a list names, which lie below its folder."""
+    with exceptions_as(DamagedError, "the list of shards is damaged", *NOTE_ERRORS):
+        names = [shard["url"] for shard in parse_object(read_whole(probe.path))["shardlist"]]
+    outside = next((name for name in names if not is_below(name)), None)
+    if outside is not None:
+        raise DamagedError(
+            f"{str(outside)[:200]!r} is no path below the folder of the list; open the shards themselves"
+        )
+    if not names:
+        raise DamagedError("the list of shards is empty")
+    folder = parent(absolute(probe.path))
+    return open_reader([join(folder, name) for name in names], format="webdataset", index=index)
+
+
+def sniff(probe: Probe) -> bool:
+    if not probe.folder:
+        return _is_list(probe) or probe.ask(archives_within)
+    return find(probe.names) is not None
+
+
+FORMAT = Format(
+    name="published",
+    title="Datasets as published",
+    suffixes=(),
+    spec="https://docs.pytorch.org/vision/stable/datasets.html",
+    reader=PublishedReader,
+    sniff=sniff,
+    kinds=(Image, Audio, Int, Text),
+    folder=None,
+    notes="MNIST, CIFAR, ILSVRC 2012, Common Voice, wids; read only, in place, nothing is unpacked",
+    can=Capabilities(
+        random_access=True,
+        memory_map=True,
+        column_pruning=True,
+        remote_ranges=True,
+        ecosystem=("torchvision", "WebDataset"),
+    ),
+)

@@ -1,35 +1,74 @@
-"""Reading Lance: rows by pylance, blobs where they lie."""
+"""Lance: a folder of columns in fragments, and a manifest for each version of the table.
+
+The package pylance reads and writes it: rows in any order, of any version, of other stores. Fields that lie
+in blob columns are read out of the data files themselves, byte range by byte range, where the blobs lie in
+them; so are those that the writer stores. What our fields are stands in the metadata of the table's columns.
+
+The footers of data files and the lists of deleted rows are checked before pylance sees them. Beyond those it
+allocates what the pages claim, and ends the process where it cannot: compare the checksums of files that may
+be damaged before opening them.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codecs import arrow
-from ...codecs.arrow.types import is_binary
-from ...data.reader import Reader
-from ...errors import DamagedError, NotFoundError, OptionError, UnsafeError, located, needs
-from ...schema import Schema
-from ...schema.columns import I32, I64, Column, Columns, Ragged, starts_of
-from ...storage import Entry, Source, check_regular, is_plain, is_remote, join, like, open_source
-from ...storage.cache import ChunkCache
-from ...storage.index import FileGroup
-from ...storage.remote.obstore_client import options_for
-from ...storage.spans import Spans
-from ..base.ipc import Part
-from ..base.lake import as_time, first_line, wrapped
-from ..base.records import GivenSchema, given_schema
+from ..codecs import arrow
+from ..codecs.arrow.types import is_binary
+from ..data.reader import Reader
+from ..data.writer import WriteOptions
+from ..errors import DamagedError, NotFoundError, OptionError, UnsafeError, located, needs
+from ..schema import EVERY_KIND, Schema, Video
+from ..schema.columns import I32, I64, Column, Columns, Ragged, starts_of
+from ..storage import (
+    Entry,
+    Source,
+    absolute,
+    check_regular,
+    is_plain,
+    is_remote,
+    join,
+    like,
+    open_source,
+    tree,
+)
+from ..storage.cache import ChunkCache
+from ..storage.index import FileGroup
+from ..storage.remote.obstore_client import options_for
+from ..storage.spans import Spans
+from .base.format import Capabilities, Format, Probe
+from .base.ipc import Part
+from .base.lake import (
+    Compacted,
+    LakeWriter,
+    Progress,
+    State,
+    Upkeep,
+    Vacuumed,
+    as_time,
+    check_same_fields,
+    conflict,
+    count,
+    first_line,
+    wrapped,
+)
+from .base.records import GivenSchema, given_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# -- reading ------------------------------------------------------------------------------------------
+# Reading Lance: rows by pylance, blobs where they lie.
 
 VERSIONS, DATA, DELETIONS = "_versions", "data", "_deletions"
 MAX_ROWS = 2**48
@@ -383,3 +422,249 @@ def _gather(spans: Spans, optional: bool) -> Column:
     for source, rows, starts, sizes in spans.by_source():
         source.gather_into(starts, sizes, data, offsets[:-1][rows])
     return Ragged(data, offsets, valid=~missing if missing.any() else None)
+
+
+# -- writing ------------------------------------------------------------------------------------------
+# Writing Lance: rows are kept until all are there, then one transaction of pylance adds them.
+
+# Blobs of later versions lie in files of their own, under names that the library alone knows.
+FILE_VERSION = "2.1"
+# The property of a transaction that has its name.
+TRANSACTION = "batchplant"
+
+
+class LanceWriter(LakeWriter):
+    """``mode``: ``create`` a table; ``append`` rows to one; ``overwrite`` its rows, the older versions stay.
+
+    The last two are one transaction: all rows appear at once, or none. ``blobs``: fields of bytes that are
+    stored as blobs, which pylance reads by range and batchplant in place (default: videos). ``file_size``:
+    bytes of a fragment.
+    """
+
+    title = "Lance"
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        options: WriteOptions,
+        *,
+        mode: str = "create",
+        blobs: str | Iterable[str] | None = None,
+        file_size: int = 4 << 30,
+    ) -> None:
+        library()
+        names = blobs.split(",") if isinstance(blobs, str) else blobs
+        if names is None:
+            names = [name for name, field in schema.items() if isinstance(field, Video)]
+        self._blobs = frozenset(name for name in names if name)
+        super().__init__(path, schema, options, mode=mode, file_size=file_size)
+
+    def _described(self) -> pa.Schema:
+        pa = arrow.pyarrow()
+        self.schema.select(list(self._blobs))
+        fields = []
+        for field in arrow.arrow_schema(self.schema):
+            metadata, kind = dict(field.metadata or {}), field.type
+            if field.name in self._blobs:
+                if not is_binary(kind):
+                    raise OptionError(
+                        f"blobs are fields of bytes; {field.name!r} is {self.schema[field.name]}"
+                    )
+                metadata[BLOB], kind = b"true", pa.large_binary()
+            fields.append(pa.field(field.name, kind, field.nullable, metadata))
+        return pa.schema(fields)
+
+    def _exists(self) -> bool:
+        return tree.is_folder(join(self.path, VERSIONS))
+
+    def _existing(self) -> tuple[Schema, Any, list[str]]:
+        with LanceReader(self.path) as reader:
+            return reader.schema, reader.version, []
+
+    def _create(self, folder: Path) -> None:
+        self._save(str(folder), "create", _without_dots(self._arrow), data_storage_version=FILE_VERSION)
+
+    def _save(self, target: Any, mode: str, described: pa.Schema, **options: Any) -> None:
+        reader = arrow.pyarrow().RecordBatchReader.from_batches(described, self._batches(described))
+        with wrapped(self.path):
+            library().write_dataset(
+                reader, target, mode=mode, max_bytes_per_file=self._file_size,
+                transaction_properties={TRANSACTION: self._id}, **options,
+            )  # fmt: skip
+
+    def _batches(self, described: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """All rows with the columns of the table; those that the rows lack are null."""
+        pa = arrow.pyarrow()
+        for group in self._row_groups():
+            # A copy: the library takes only aligned decimals, and those of rows in a file need not be.
+            group = group.take(pa.array(range(len(group))))
+            columns = [
+                group.column(name).cast(field.type)
+                if (name := name_of(field)) in group.column_names
+                else pa.nulls(len(group), field.type)
+                for field in described
+            ]
+            yield from pa.Table.from_arrays(columns, schema=described).to_batches()
+
+    def _is_committed(self, id: str) -> bool:
+        table = open_table(self.path)
+        with wrapped(self.path):
+            for transaction in table.get_transactions(table.version):
+                properties = getattr(transaction, "transaction_properties", None) or {}
+                if properties.get(TRANSACTION) == id:
+                    return True
+        return False
+
+    def _commit(self) -> None:
+        storage = options_for(self.path) or None
+        if not self._exists():
+            self._save(
+                self.path, "create", _without_dots(self._arrow), data_storage_version=FILE_VERSION,
+                storage_options=storage,
+            )  # fmt: skip
+            return
+        table = open_table(self.path)
+        if self.mode == "overwrite":
+            if table.version != self._base:
+                raise conflict(self.path)
+            self._save(table, "overwrite", _without_dots(self._arrow), data_storage_version=FILE_VERSION)
+            return
+        with LanceReader(self.path) as reader:
+            fresh = check_same_fields(reader.schema, self.schema)
+        if fresh:
+            added = {name: dataclasses.replace(self.schema[name], optional=True) for name in fresh}
+            with wrapped(self.path):
+                table.add_columns(_without_dots(arrow.arrow_schema(Schema(added))))
+            table = open_table(self.path)
+        self._save(table, "append", table.schema)
+
+
+def _without_dots(described: pa.Schema) -> pa.Schema:
+    """Rename columns with dots, which Lance reserves for structs; metadata keep the names of fields."""
+    for number, field in enumerate(described):
+        if "." in field.name:
+            name = field.name.replace(".", "_")
+            while name in described.names:
+                name += "_"
+            metadata = {**(field.metadata or {}), NAME: field.name.encode()}
+            described = described.set(number, field.with_name(name).with_metadata(metadata))
+    return described
+
+
+# -- upkeep -------------------------------------------------------------------------------------------
+# The upkeep of Lance tables, by pylance: each step is a version.
+
+
+class LanceUpkeep(Upkeep):
+    """``storage``: what pylance needs to reach a remote store."""
+
+    def __init__(self, path: str, *, storage: Mapping[str, str] | None = None) -> None:
+        super().__init__(path)
+        self._storage = storage
+
+    def _open(self) -> Any:
+        return open_table(self.path, None, None, self._storage)
+
+    def history(self) -> list[State]:
+        table = self._open()
+        with wrapped(self.path):
+            return list(reversed(_states(table)))
+
+    def vacuum(self, older_than: datetime.timedelta, *, dry_run: bool) -> Vacuumed:
+        table = self._open()
+        options = {"error_if_tagged_old_versions": False}
+        with wrapped(self.path):
+            plan = table.explain_cleanup_old_versions(older_than, include_files=True, **options)
+            before = {state.id for state in _states(table)}
+            # The library names them from the root of the store.
+            root = absolute(self.path).rstrip("/").rpartition("/")[2]
+            files = [file.path.rpartition(f"{root}/")[2] for file in plan.candidate_files]
+            if dry_run:
+                cut = datetime.datetime.now(datetime.UTC) - older_than
+                old = [state for state in _states(table) if not state.current and not state.refs]
+                return Vacuumed(
+                    files, plan.stats.bytes_removed, [state.id for state in old if state.at < cut], False
+                )
+            removed = table.cleanup_old_versions(older_than, **options)
+            remaining = {state.id for state in _states(self._open())}
+        return Vacuumed(files, removed.bytes_removed, sorted(before - remaining), True)
+
+    def restore(self, state: State) -> None:
+        table = self._open()
+        if state.id == table.version:
+            return
+        with wrapped(self.path):
+            table.checkout_version(state.id).restore()
+
+    def compact(self, file_size: int, *, dry_run: bool, progress: Progress | None) -> Compacted:
+        table = self._open()
+        with wrapped(self.path):
+            fragments = [fragment.metadata for fragment in table.get_fragments()]
+            sizes = [sum(file.file_size_bytes or 0 for file in part.files) for part in fragments]
+            rows = sum(part.physical_rows for part in fragments)
+            small = [size for size in sizes if size < file_size]
+            if len(small) < 2:
+                return Compacted(0, 0, 0, 0, not dry_run)
+            if dry_run:
+                return Compacted(len(small), max(1, -(-sum(small) // file_size)), sum(small), 0, False)
+            target = max(1, rows * file_size // max(1, sum(sizes)))
+            metrics = table.optimize.compact_files(target_rows_per_fragment=target)
+        if progress is not None:
+            progress(metrics.fragments_removed, metrics.fragments_removed)
+        return Compacted(metrics.fragments_removed, metrics.fragments_added, sum(small), 0, True)
+
+
+def _states(table: Any) -> list[State]:
+    tags: dict[int, list[str]] = {}
+    for name, tag in table.tags.list().items():
+        tags.setdefault(int(tag["version"]), []).append(name)
+    states, before = [], 0
+    for entry in table.versions():
+        number, rows = int(entry["version"]), count(entry["metadata"].get("total_rows")) or 0
+        operation = _operation(table, number)
+        added = {"APPEND": rows - before, "OVERWRITE": rows}.get(operation)
+        refs = tuple(sorted(tags.get(number, ())))
+        states.append(State(number, time_of(entry), operation, added, number == table.version, refs))
+        before = rows
+    return states
+
+
+def _operation(table: Any, version: int) -> str:
+    """Return the name of the transaction that made a version."""
+    transaction = table.read_transaction(version)
+    return "unknown" if transaction is None else type(transaction.operation).__name__.upper()
+
+
+# -- format -------------------------------------------------------------------------------------------
+
+
+def sniff(probe: Probe) -> bool:
+    return f"{VERSIONS}/" in probe.names and (f"{DATA}/" in probe.names or "_transactions/" in probe.names)
+
+
+FORMAT = Format(
+    name="lance",
+    title="Lance",
+    suffixes=(".lance",),
+    spec="https://lance.org/format/",
+    reader=LanceReader,
+    writer=LanceWriter,
+    sniff=sniff,
+    kinds=EVERY_KIND,
+    optional=True,
+    folder=True,
+    extra="lance",
+    upkeep=LanceUpkeep,
+    notes="any version, tag or time; append and overwrite as one transaction; blobs by byte range",
+    can=Capabilities(
+        random_access=True,
+        column_pruning=True,
+        concurrent_writers=True,
+        remote_ranges=True,
+        keeps_schema=True,
+        streaming_write=True,
+        splittable=True,
+        ecosystem=("pylance", "LanceDB", "DuckDB", "Ray", "Spark"),
+    ),
+)

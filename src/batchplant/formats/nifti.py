@@ -13,21 +13,23 @@ its own, and labels in ``labelsTr``. In a root of BIDS, ``suffix`` chooses among
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import gzip
+import io
 import json
 import math
 import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import (
+from ..errors import (
     DamagedError,
     DataError,
     EncodeError,
@@ -39,16 +41,144 @@ from ...errors import (
     located,
     on_error,
 )
-from ...schema import Float, Int, Json, Tensor, Text
-from ...schema.columns import AnyArray, AnyDType
-from ...storage import Source, index, join, limits, open_source, tree
-from ...storage.cache import ChunkCache
-from ...storage.compressed import CHECKED, GzipSource, UnpackedSource, check_gzip, inflate, kind_of, limited
-from ...storage.index.progress import in_parallel
-from ...storage.opening import read_text
-from ..base.format import Capabilities, Format, Probe
-from ..base.volumes import COPIED_BYTES, IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
-from . import bids
+from ..schema import Field, Float, Int, Json, Tensor, Text
+from ..schema.columns import AnyArray, AnyDType
+from ..storage import NOTE_ERRORS, Source, index, join, limits, open_source, parse_object, tree
+from ..storage.cache import ChunkCache
+from ..storage.compressed import CHECKED, GzipSource, UnpackedSource, check_gzip, inflate, kind_of, limited
+from ..storage.index.progress import in_parallel
+from ..storage.opening import read_text
+from .base.format import Capabilities, Format, Probe
+from .base.volumes import COPIED_BYTES, IMAGE, LABEL, SLAB_BYTES, Slabs, Stacked, Volume, VolumeReader
+
+# -- BIDS ---------------------------------------------------------------------------------------------
+# The images of a root as a table, with entities of their names, participants and side-cars.
+#
+# ``sub-01/ses-2/anat/sub-01_ses-2_T1w.nii.gz``: ``sub`` and ``ses`` are entities, ``anat`` is the datatype,
+# ``T1w`` the suffix. A side-car of JSON holds for all files of its folder and below that have its suffix and
+# its entities; of several the one nearest to the file decides.
+
+DESCRIPTION, PARTICIPANTS = "dataset_description.json", "participants.tsv"
+MISSING = "n/a"
+SUFFIX, DATATYPE, SIDECAR = "suffix", "datatype", "sidecar"
+
+
+class Name(NamedTuple):
+    """Entities and suffix of a file name."""
+
+    entities: dict[str, str]
+    suffix: str
+
+
+def parse_name(stem: str) -> Name:
+    """Return the parts of a file name without its extension."""
+    *pairs, suffix = stem.split("_")
+    parts = (pair.partition("-") for pair in pairs)
+    return Name({key: value for key, dash, value in parts if dash}, suffix)
+
+
+BidsColumns = dict[str, tuple[Field, list[Any]]]
+
+
+def images_of(root: str, suffix: str | None) -> tuple[dict[str, str], BidsColumns]:
+    """Return the files of a root by name, and columns about them."""
+    files: dict[str, tuple[str, Name, str]] = {}
+    sidecars: list[tuple[str, str, Name]] = []
+    for path, _ in tree.walk(root):
+        folder, base = os.path.split(path)
+        if base.endswith(".json"):
+            sidecars.append((folder, path, parse_name(base.removesuffix(".json"))))
+        elif path.startswith("sub-") and base.lower().endswith((".nii", ".nii.gz")):
+            files[stem_of(base)] = path, parse_name(stem_of(base)), os.path.basename(folder)
+    suffixes = sorted({name.suffix for _, name, _ in files.values()})
+    if not files:
+        raise NotFoundError("there are no images of subjects in the BIDS root")
+    if (suffix is None and len(suffixes) > 1) or suffix not in (None, *suffixes):
+        raise OptionError(f"suffix is one of {', '.join(suffixes)}, not {suffix!r}")
+    files = {stem: files[stem] for stem in sorted(files) if suffix in (None, files[stem][1].suffix)}
+    keys = dict.fromkeys(key for _, name, _ in files.values() for key in name.entities)
+    columns: BidsColumns = {
+        key: _texts(name.entities.get(key) for _, name, _ in files.values()) for key in keys
+    }
+    columns[DATATYPE] = _texts(datatype for _, _, datatype in files.values())
+    columns[SUFFIX] = _texts(name.suffix for _, name, _ in files.values())
+    cache: dict[str, Mapping[str, Any]] = {}
+    columns[SIDECAR] = (
+        Json(),
+        [_sidecar(root, path, name, sidecars, cache) for path, name, _ in files.values()],
+    )
+    subjects = [f"sub-{name.entities.get('sub')}" for _, name, _ in files.values()]
+    for key, column in _participants(join(root, PARTICIPANTS), subjects).items():
+        columns.setdefault(key, column)
+    return {stem: join(root, path) for stem, (path, _, _) in files.items()}, columns
+
+
+def _sidecar(
+    root: str, path: str, name: Name, sidecars: Sequence[tuple[str, str, Name]],
+    cache: dict[str, Mapping[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the side-cars of a file, merged."""
+    above = [
+        (folder.count("/") if folder else -1, len(about.entities), place)
+        for folder, place, about in sidecars
+        if (not folder or path.startswith(f"{folder}/"))
+        and about.suffix == name.suffix
+        and about.entities.items() <= name.entities.items()
+    ]
+    merged: dict[str, Any] = {}
+    for _, _, place in sorted(above):
+        if place not in cache:
+            where = join(root, place)
+            with exceptions_as(DamagedError, "not an object of JSON", *NOTE_ERRORS, path=where):
+                cache[place] = parse_object(read_text(where))
+        merged |= cache[place]
+    return merged
+
+
+def _participants(path: str, subjects: Sequence[str]) -> BidsColumns:
+    """Return the columns of participants for each of these subjects."""
+    if not tree.is_file(path):
+        return {}
+    with exceptions_as(DamagedError, "not a table", csv.Error, path=path):
+        rows = list(csv.DictReader(io.StringIO(read_text(path)), delimiter="\t", strict=True))
+    by_subject = {row.get("participant_id"): row for row in rows}
+    names = [name for name in (rows[0] if rows else ()) if name and name != "participant_id"]
+    return {name: _typed([by_subject.get(subject, {}).get(name) for subject in subjects]) for name in names}
+
+
+def _typed(values: Sequence[str | None]) -> tuple[Field, list[Any]]:
+    """Return numbers where all values are numbers as they would be written, else texts."""
+    cells = [None if value in (None, "", MISSING) else value for value in values]
+    present = [value for value in cells if value is not None]
+    whole = r"-?(0|[1-9]\d{0,17})"
+    kinds = ((Int, int, whole), (Float, float, rf"{whole}(\.\d*)?([eE][+-]?\d{{1,2}})?"))
+    for kind, convert, pattern in kinds:
+        if present and all(re.fullmatch(pattern, value, re.ASCII) for value in present):
+            numbers = [None if value is None else convert(value) for value in cells]
+            return kind(optional=None in cells), numbers
+    return _texts(cells)
+
+
+def _texts(values: Iterable[str | None]) -> tuple[Field, list[Any]]:
+    cells = list(values)
+    return Text(optional=None in cells), cells
+
+
+def is_bids_root(names: Iterable[str]) -> bool:
+    """Return whether a folder with these names is a root of BIDS."""
+    present = list(names)
+    return DESCRIPTION in present and any(name.startswith("sub-") for name in present)
+
+
+def description_of(root: str) -> dict[str, str]:
+    """Return what the description of a root says."""
+    path = join(root, DESCRIPTION)
+    with exceptions_as(DamagedError, "not an object of JSON", *NOTE_ERRORS, path=path):
+        content = parse_object(read_text(path))
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in content.items()}
+
+
+# -- NIfTI --------------------------------------------------------------------------------------------
 
 __all__ = ["save"]
 
@@ -292,7 +422,7 @@ class NiftiReader(VolumeReader):
         self.path = path
         self._cache = ChunkCache(cache)
         self._metadata: dict[str, str] = {}
-        self._about: bids.Columns = {}
+        self._about: BidsColumns = {}
         if dtype is not None:
             with exceptions_as(OptionError, "dtype", TypeError):
                 dtype = np.dtype(dtype).name
@@ -319,9 +449,9 @@ class NiftiReader(VolumeReader):
         """Return the names of samples, and the files of each field: one for each channel."""
         if not tree.is_folder(self.path):
             return [stem_of(self.path)], {IMAGE: [[self.path]]}
-        if bids.is_root(tree.names(self.path)):
-            self._metadata = bids.description_of(self.path)
-            files, self._about = bids.images_of(self.path, suffix, stem_of)
+        if is_bids_root(tree.names(self.path)):
+            self._metadata = description_of(self.path)
+            files, self._about = images_of(self.path, suffix)
             return list(files), {IMAGE: [[file] for file in files.values()]}
         folders = {"train": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
         if split not in folders:
@@ -450,7 +580,7 @@ def sniff(probe: Probe) -> bool:
         names = [name.rstrip("/") for name in names]
         return (
             "imagesTr" in names
-            or bids.is_root(names)
+            or is_bids_root(names)
             or any(name.lower().endswith(SUFFIXES) for name in names)
         )
     head = probe.head
