@@ -11,6 +11,7 @@ import batchplant as bp
 from batchplant.errors import BatchplantError, DamagedError, FieldNameError, OptionError
 from batchplant.formats.anndata import join, save
 from single_cell import COLUMNS, ROWS, TYPES, codes, make, matrix
+from variants import exhaustive
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "anndata"
 
@@ -21,8 +22,16 @@ def dense_of(reader, rows, field="X"):
     return value.to_dense() if hasattr(value, "to_dense") else value
 
 
-@pytest.mark.parametrize("options", [{}, {"chunks": (7,)}, {"chunks": (50,), "compression": "gzip"}])
-@pytest.mark.parametrize("kind", ["csr_matrix", "csc_matrix", "array"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("csr_matrix", {}),
+        ("csr_matrix", {"chunks": (7,)}),
+        ("csc_matrix", {"chunks": (50,), "compression": "gzip"}),
+        ("array", {"chunks": (7,)}),
+        *exhaustive(("csc_matrix", {}), ("array", {"chunks": (50,), "compression": "gzip"})),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:X is stored by columns")
 def test_rows_are_those_of_the_matrix(tmp_path, kind, options):
     with bp.open(
@@ -105,8 +114,7 @@ def written(folder, rows=12, **options) -> str:
     return str(folder / "saved.h5ad")
 
 
-@pytest.mark.parametrize("rows", [0, 12])
-@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("rows", "compression"), [(0, None), (12, "gzip")])
 def test_files_that_are_saved_come_back(tmp_path, rows, compression):
     path = written(tmp_path, rows, compression=compression)
     with bp.open(path, layers=["dense"], obsm=["map"]) as reader:

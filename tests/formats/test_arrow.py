@@ -16,6 +16,7 @@ from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, equal, jpeg
 from batchplant.testing.damage import cuts, flips, survive
 from repository import GOLDEN
+from variants import exhaustive
 
 pa = pytest.importorskip("pyarrow")
 
@@ -49,10 +50,10 @@ def test_damaged_streams_used_in_place(damage, tmp_path):
         assert not (sound and damage is cuts), f"unnoticed: {what}"
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("compression", ["lz4", *exhaustive("zstd")])
 def test_compressed_files(compression, tmp_path):
     suite = TestSuite()
-    schema, samples = suite.dataset(50)
+    schema, samples = suite.dataset(20)
     suite.write(suite.path(tmp_path), schema, samples, compression=compression, batch_size=500)
     with bp.open(suite.path(tmp_path)) as reader:
         check_samples(reader, schema, samples)

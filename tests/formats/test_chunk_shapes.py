@@ -10,6 +10,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.formats import n5 as format_n5
 from batchplant.formats import zarr as format_zarr
+from variants import exhaustive
 
 pytest.importorskip("numcodecs")
 
@@ -22,18 +23,20 @@ SCHEMA = {
     "t": bp.Text(),
 }
 HOW = [
-    ("zarr", {}),
     ("zarr", {"zarr_format": 2}),
     ("zarr", {"compression": "none"}),
     ("zarr", {"chunks_per_shard": 3}),
-    ("zarr", {"chunks_per_shard": 3, "compression": "none"}),
     ("zarr.zip", {"compression": "gzip"}),
     ("n5", {}),
-    ("n5", {"compression": "none"}),
-    ("h5", {}),
     ("h5", {"compression": "gzip"}),
-    ("h5", {"compression": "lzf"}),
     ("h5", {"resizable": True}),
+    *exhaustive(
+        ("zarr", {}),
+        ("zarr", {"chunks_per_shard": 3, "compression": "none"}),
+        ("n5", {"compression": "none"}),
+        ("h5", {}),
+        ("h5", {"compression": "lzf"}),
+    ),
 ]
 
 
@@ -64,14 +67,14 @@ def same(path, samples):
         assert (reader.read([3, 1, 3])["v"] == [samples[n]["v"] for n in (3, 1, 3)]).all()
 
 
-@pytest.fixture(params=HOW, ids=lambda how: "-".join([how[0], *map(str, how[1].values())]))
-def how(request):
-    suffix, options = request.param
+@pytest.fixture
+def how(suffix, options):
     if suffix == "h5":
         pytest.importorskip("h5py")
     return suffix, options
 
 
+@pytest.mark.parametrize(("suffix", "options"), HOW)
 def test_they_come_back(how, tmp_path):
     suffix, options = how
     path = write(tmp_path / f"a.{suffix}", values(), chunks=SHAPES, **options)
@@ -83,6 +86,7 @@ def test_they_come_back(how, tmp_path):
     assert (np.concatenate(loaded) == [value["v"] for value in values()]).all()
 
 
+@pytest.mark.parametrize(("suffix", "options"), HOW)
 def test_other_libraries_read_them(how, tmp_path):
     suffix, options = how
     path = write(tmp_path / f"a.{suffix}", values(), chunks=SHAPES, **options)
@@ -111,6 +115,7 @@ def test_other_libraries_read_them(how, tmp_path):
             assert (file["c"][:] == waves).all()
 
 
+@pytest.mark.parametrize(("suffix", "options"), HOW)
 def test_more_is_appended(how, tmp_path):
     suffix, options = how
     if suffix == "zarr.zip" or (suffix == "h5" and "resizable" not in options):
@@ -122,7 +127,9 @@ def test_more_is_appended(how, tmp_path):
         assert "2×32×50" in str(reader.facts())
 
 
-@pytest.mark.parametrize(("suffix", "options"), [("zarr", {}), ("zarr", {"chunks_per_shard": 2}), ("n5", {})])
+@pytest.mark.parametrize(
+    ("suffix", "options"), [("zarr", {"chunks_per_shard": 2}), ("n5", {}), *exhaustive(("zarr", {}))]
+)
 def test_a_conversion_resumes(suffix, options, tmp_path):
     # One sample at a time, so that it stops in the middle of a chunk.
     tuning = bp.ConvertTuning(checkpoint_seconds=0, batch_bytes=1)
@@ -170,7 +177,6 @@ def test_one_shape_for_all_goes_to_the_fields_that_have_as_many_axes(tmp_path):
     assert zarr.open(path, mode="r")["v"].chunks == (3, 70, 50)
 
 
-@pytest.mark.parametrize("suffix", ["zarr", "n5", "h5"])
 @pytest.mark.parametrize(
     ("chunks", "message"),
     [
@@ -184,11 +190,11 @@ def test_one_shape_for_all_goes_to_the_fields_that_have_as_many_axes(tmp_path):
         ("abc", "no field has|sizes from|chunks"),
     ],
 )
-def test_shapes_that_make_no_sense(suffix, chunks, message, tmp_path):
-    if suffix == "h5":
-        pytest.importorskip("h5py")
-    with pytest.raises((bp.OptionError, bp.FieldNameError), match=message):
-        bp.create(tmp_path / f"a.{suffix}", SCHEMA, chunks=chunks)
+def test_shapes_that_make_no_sense(chunks, message, tmp_path):
+    pytest.importorskip("h5py")
+    for suffix in ("zarr", "n5", "h5"):
+        with pytest.raises((bp.OptionError, bp.FieldNameError), match=message):
+            bp.create(tmp_path / f"a.{suffix}", SCHEMA, chunks=chunks)
     assert os.listdir(tmp_path) == []
 
 

@@ -170,6 +170,8 @@ for start in range(part * unit, 500, 2 * unit):
 """
 
 
+# Zarr shares the code, and is written by processes in every run.
+@pytest.mark.exhaustive
 def test_processes_write_ranges_of_one_dataset(tmp_path):
     path = str(tmp_path / "a.n5")
     n5.allocate(path, {"n": bp.Int(), "ok": bp.Bool()}, 500, chunk_samples=30)

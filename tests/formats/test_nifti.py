@@ -15,6 +15,7 @@ import batchplant as bp
 from batchplant.formats import nifti
 from batchplant.formats.base import volumes
 from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from variants import exhaustive
 
 RNG = np.random.default_rng(41)
 VALUES = RNG.integers(-500, 900, (13, 9, 7)).astype(np.int16)
@@ -39,8 +40,9 @@ def check(path, **options):
         return sample["image"], values
 
 
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+@pytest.mark.parametrize(
+    ("version", "suffix"), [(1, ".nii"), (2, ".nii.gz"), *exhaustive((1, ".nii.gz"), (2, ".nii"))]
+)
 def test_dtypes_and_byte_orders(version, suffix, tmp_path):
     nibabel = pytest.importorskip("nibabel")
     kind = nibabel.Nifti1Image if version == 1 else nibabel.Nifti2Image

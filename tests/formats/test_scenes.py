@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from variants import first
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")
@@ -34,11 +35,12 @@ def geotags(origin=UTM, step=10.0, epsg=32633, nodata=None, point=False):
     return tags if nodata is None else [*tags, (42113, "s", 0, str(nodata), True)]
 
 
-DTYPES = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "?")
+# One of each kind first.
+DTYPES = ("u1", "i2", "f4", "c8", "?", "u2", "u4", "u8", "i1", "i4", "i8", "f2", "f8")
 LAYOUTS = ({}, {"tile": (16, 32)}, {"rowsperstrip": 7})
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", first(5, DTYPES))
 def test_values_are_those_of_tifffile(dtype, tmp_path):
     dtype = np.dtype(dtype)
     compressions = itertools.cycle([None, "zlib", "lzw", "zstd", "packbits", "lzma"])
