@@ -773,11 +773,9 @@ for filter in ("area", "bilinear", "bicubic"):
         want, got = (torch.empty((5, *size, 3), dtype=torch.uint8) for _ in range(2))
         how = {"filter": filter, "channels_first": False, "scale": None, "offset": None}
         flip = np.array([0, 1, 0, 1, 1])
-        by_torch.resample(sources, boxes, flip, want, upload=torch.from_numpy, **how)
-        facts = np.concatenate([
-            boxes.view(np.int64), sizes, start[:, None], strides, flip[:, None],
-        ], axis=1)
-        table = torch.from_numpy(np.ascontiguousarray(facts))
+        parameters = by_torch.parameters_of(sources, boxes, flip)
+        by_torch.resample(sources, parameters, want, upload=torch.from_numpy, **how)
+        table = torch.from_numpy(parameters)
         counts = [by_torch.max_taps(filter, boxes[:, 3 - s] - boxes[:, 1 - s], size[s]) for s in (0, 1)]
         rows, columns = resample_kernel.taps(table, size, tuple(counts), filter)
         resample_kernel.resample(table, rows, columns, got, got.stride(), size, filter, None, None)

@@ -61,7 +61,8 @@ def made(request, room=None, kind=gpu_jpeg.CoefficientJpegs):
     engine.close()
     if not len(both.rows):
         return {}, both
-    both.decode(memory, torch.from_numpy(memory), lambda size: None)
+    both.prepare(memory, torch.from_numpy(memory))
+    both.decode(torch.from_numpy(memory))
     if both.flags is not None:
         both.select(np.flatnonzero(both.flags == 0))
     part = both.part()

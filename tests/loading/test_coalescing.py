@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import threading
 import time
 
@@ -52,7 +53,9 @@ def written(path, damaged):
 @pytest.fixture
 def together(monkeypatch):
     """As many batches as there may be are made together, from the second on. How many each time."""
-    monkeypatch.setattr(BatchCoalescer, "tuning", CoalescingTuning(seconds=1e9, max_samples=13))
+    monkeypatch.setattr(
+        BatchCoalescer, "tuning", CoalescingTuning(seconds=1e9, max_samples=13, epoch_parts=1)
+    )
     result = []
     prepare = Executor.prepare
 
@@ -177,9 +180,9 @@ def test_the_number_of_coalesced_batches_depends_on_the_rate(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(epoch.time, "perf_counter", lambda: now[0])
 
-    def coalescer_at(rate, size=100, samples=64, tuning=None):
-        coalescer = BatchCoalescer(3, enabled=True, tuning=tuning)
-        coalescer.start(4)
+    def coalescer_at(rate, size=100, samples=64, limit=math.inf, batches=1000):
+        coalescer = BatchCoalescer(3, lambda sample_bytes: limit / sample_bytes)
+        coalescer.start(batches, 4)
         for _ in range(40):
             count = samples * coalescer.size
             began, now[0] = now[0], now[0] + count / rate
@@ -191,15 +194,16 @@ def test_the_number_of_coalesced_batches_depends_on_the_rate(monkeypatch):
     fast, tuning = coalescer_at(10_000), CoalescingTuning()
     assert fast.size == round(tuning.seconds * 10_000 / 64)
     assert 3 < fast.room <= 5 * fast.size
-    # Samples and bytes are limited.
+    # Samples are limited, as are their bytes, and how much of an epoch is made together.
     assert coalescer_at(10**7).size == tuning.max_samples // 64
-    assert coalescer_at(10**7, tuning=CoalescingTuning(max_bytes=64 * 100 * 2)).size == 2
-    never = BatchCoalescer(3, enabled=False)
-    never.start(4)
+    assert coalescer_at(10**7, limit=64 * 100 * 2).size == 2
+    assert coalescer_at(10**7, batches=3 * tuning.epoch_parts).size == 3
+    never = BatchCoalescer(3, None)
+    never.start(1000, 4)
     never.record(batch_of(64), 1, 0.0)
     assert never.size == 1
-    uneven = BatchCoalescer(3, enabled=True)
-    uneven.start(4)
+    uneven = BatchCoalescer(3, lambda sample_bytes: math.inf)
+    uneven.start(1000, 4)
     uneven.record(Batch({"text": ["a", "b"]}, np.arange(2), []), 1, 0.0)
     assert uneven.size == 1
 
@@ -212,7 +216,7 @@ class TestTheBeginningOfAStep:
             return number < 10
 
     def queue(self, ready, quiet):
-        queue = _Queue(None, None, BatchCoalescer(4, enabled=False))
+        queue = _Queue(None, None, BatchCoalescer(4, None))
         queue.batches = SampleBatches(None, self.Shard(), None, 0)
         queue.quiet_until = time.perf_counter() + quiet
         queue.ready = dict.fromkeys(range(ready), "a batch")

@@ -89,14 +89,15 @@ class Progress:
 class CoalescingTuning:
     """Limits of coalesced batches.
 
-    seconds: how much of the training loop's consumption is made together. max_samples, max_bytes: of all
-    coalesced batches. decay: weight of older measurements. overprovision: factor by which in-flight batches
-    exceed the average need, since some take longer than others.
+    seconds: how much of the training loop's consumption is made together. max_samples: of all coalesced
+    batches. epoch_parts: the least number of such groups in an epoch, since several are made side by side.
+    decay: weight of older measurements. overprovision: factor by which in-flight batches exceed the average
+    need, since some take longer than others.
     """
 
     seconds: float = 0.03
-    max_samples: int = 1024
-    max_bytes: int = 320 << 20
+    max_samples: int = 2048
+    epoch_parts: int = 8
     decay: float = 0.8
     overprovision: float = 2
 
@@ -107,37 +108,43 @@ class BatchCoalescer:
     Small batches for a device are read, copied and computed several at a time, since the fixed cost of each
     exceeds that of its samples, and given out one by one. The number depends on how fast batches are taken;
     their contents do not depend on it. ``prefetch_batches``: the least number of batches in flight.
-    ``enabled``: coalescing may be tried; the first batch shows whether it can be sliced.
+    ``limit``: returns how many samples of so many bytes a device may make together; None where batches are
+    not coalesced. The first batch shows whether it can be sliced.
     """
 
     tuning = CoalescingTuning()
 
     def __init__(
-        self, prefetch_batches: int, *, enabled: bool, tuning: CoalescingTuning | None = None
+        self,
+        prefetch_batches: int,
+        limit: Callable[[float], float] | None,
+        tuning: CoalescingTuning | None = None,
     ) -> None:
-        self._prefetch_batches, self._enabled = prefetch_batches, enabled
+        self._prefetch_batches, self._limit = prefetch_batches, limit
         self.tuning = tuning or self.tuning
         self._lock = threading.Lock()
-        self._producers = 1
+        self._producers, self._max_size = 1, 1
         self._last = 0.0
         # Decaying sums over the latest batches: samples, seconds between them, and seconds that each took.
         self._samples, self._seconds, self._latency = 0.0, 0.0, 0.0
         self.size, self.room = 1, prefetch_batches
 
-    def start(self, producers: int, room: int = 0) -> None:
-        """Begin an epoch whose batches are made by so many threads; ``room``: the least number in flight."""
+    def start(self, batches: int, producers: int, room: int = 0) -> None:
+        """Begin an epoch of ``batches``, which ``producers`` threads make, ``room`` at a time at least."""
         with self._lock:
             self._producers, self._last = producers, time.perf_counter()
+            self._max_size = max(1, batches // self.tuning.epoch_parts)
+            self.size = min(self.size, self._max_size)
             self._prefetch_batches = max(self._prefetch_batches, room)
             self.room = max(self.room, room)
 
     def record(self, batch: Batch, batches: int, began: float) -> None:
         """Learn from ``batch``, which holds several batches and was begun at ``began``."""
-        if not self._enabled:
+        if self._limit is None:
             return
         samples, now, tuning = len(batch.ids), time.perf_counter(), self.tuning
         if not samples or any(not _has_rows(value, samples) for value in batch.values.values()):
-            self._enabled, self.size, self.room = False, 1, self._prefetch_batches
+            self._limit, self.size, self.room = None, 1, self._prefetch_batches
             return
         with self._lock:
             since, self._last = now - self._last, now
@@ -149,8 +156,8 @@ class BatchCoalescer:
             self._latency = latency
             rate, batch_size = self._samples / max(self._seconds, 1e-9), samples / batches
             sample_bytes = sum(value.nbytes for value in batch.values.values()) / samples
-            limit = min(tuning.max_samples, tuning.max_bytes / max(sample_bytes, 1)) / batch_size
-            self.size = max(1, round(min(tuning.seconds * rate / batch_size, limit)))
+            limit = int(min(tuning.max_samples, self._limit(max(sample_bytes, 1))) / batch_size)
+            self.size = max(1, min(round(tuning.seconds * rate / batch_size), limit, self._max_size))
             in_flight = math.ceil(tuning.overprovision * rate * self._latency / batch_size)
             self.room = max(self._prefetch_batches, min(in_flight, (self._producers + 1) * self.size))
 
@@ -375,7 +382,7 @@ class Epoch:
                     next_shard=progress.next_shard,
                 )
             producers = executor.producers()
-            queue.coalescer.start(producers, executor.room())
+            queue.coalescer.start(len(shard), producers, executor.room())
             self._threads = [
                 threading.Thread(target=_produce, args=(queue,), name=f"batchplant-{number}", daemon=True)
                 for number in range(producers)

@@ -330,6 +330,9 @@ class Device(Backend, Protocol):
         raw: of raw pixels. size: bytes of an encoded image, as far as is known.
         """
 
+    def max_samples(self, sample_bytes: float) -> float:
+        """Return how many samples, of so many bytes in a batch, it can make at a time."""
+
     @property
     def name(self) -> str:
         """Name of the device in every process of the machine; OptionError where processes cannot share it."""

@@ -308,8 +308,8 @@ class Loader:
         self._start_executor()
         if decode.backend is not None:
             warn_of_obstacles(self.plan, decode.backend)
-        can_coalesce = self._executor.can_coalesce and pack is None
-        self._coalescer = BatchCoalescer(prefetch_batches, enabled=can_coalesce)
+        device = self._executor.on_device if self._executor.can_coalesce and pack is None else None
+        self._coalescer = BatchCoalescer(prefetch_batches, None if device is None else device.max_samples)
         self._packing: Packing | None = None
         if pack is not None:
             # Up to four arrays of a batch have the same size.

@@ -8,8 +8,6 @@ converts the planes to RGB (:mod:`.colour`), bit for bit as libjpeg does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,6 +54,9 @@ class Jpegs:
         self.used = 0
         # Nonzero for images whose scan is out of the ordinary, once the device has read them.
         self.flags: I32 | None = None
+        # Planes and parameters of kernels, from ``prepare`` to ``decode``.
+        self.planes: Planes | None = None
+        self.tables: list[Tensor] = []
         # Pixels, once they are made, and the offset of every image in them.
         self.pixels: Tensor | None = None
         self.pixel_offset: I64 = np.zeros(len(rows), np.int64)
@@ -75,7 +76,8 @@ class Jpegs:
         )  # fmt: skip
         was_read = self.table[:, 0] >= 0
         self.missing = self.rows[~was_read]
-        self.select(np.flatnonzero(was_read))
+        if len(self.missing):
+            self.select(np.flatnonzero(was_read))
         self.used = -(-int(used) // 8) * 8
 
     @property
@@ -88,10 +90,10 @@ class Jpegs:
         for name in ("rows", "subsampling", "boxes", "shape", "window", "table", "pixel_offset"):
             setattr(self, name, getattr(self, name)[indices])
 
-    def decode(self, pinned: U8, memory: Tensor, copy: Callable[[int], None]) -> None:
-        """Make pixels from what the engine put into ``pinned``, on the current stream.
+    def prepare(self, pinned: U8, memory: Tensor) -> int:
+        """Allocate planes and pixels, and put parameters of kernels behind the engine's bytes in ``pinned``.
 
-        ``memory``: as many bytes on the device; ``copy``: copies so many of the first bytes there.
+        Return the number of bytes to copy to ``memory``, which is on the device, before ``decode``.
         """
         # First column, columns, first row, rows: of the brightness, and of either colour.
         light, colour = self.table[:, 3:7], self.table[:, 7:11]
@@ -102,28 +104,34 @@ class Jpegs:
         offsets = np.stack([first, blue, blue + 64 * colour[:, 1] * colour[:, 3]], axis=1)
         corner = 8 * np.stack([light[:, [2, 0]], colour[:, [2, 0]]], axis=1)
         lines = 8 * np.stack([light[:, 1], colour[:, 1]], axis=1)
-        planes = Planes(samples, offsets, lines, corner, self.shape, self.subsampling)
+        planes = self.planes = Planes(samples, offsets, lines, corner, self.shape, self.subsampling)
         room = self.window[:, 2:].prod(axis=1) * 3
         ends = np.cumsum(room)
         self.pixels = torch.empty(int(ends[-1]), dtype=torch.uint8, device=memory.device)
         self.pixel_offset = ends - room
-        jpeg_kernel = kernels(memory)
-        if jpeg_kernel is None:
-            for row in range(len(self.rows)):
-                self._transform(memory, samples, row, offsets[row].tolist())
-            to_rgb(planes, self.window, self.pixels, self.pixel_offset)
-            return
+        if kernels(memory) is None:
+            return self.used
         rgb_table = rgb_parameters(planes, self.window, self.pixels, self.pixel_offset)
         parameters = [self._transform_parameters(memory, planes), rgb_table, *self._scan_parameters(memory)]
-        tables, end = self._append_tables(pinned, memory, parameters)
-        flags = None
+        self.tables, end = self._append_tables(pinned, memory, parameters)
         if self.reads_scans:
             self.flags = pinned[end : end + 4 * len(self.rows)].view(np.int32)
             self.flags[:] = 0
-            flags = torch.from_numpy(self.flags)
-        copy(end)
+        return end
+
+    def decode(self, memory: Tensor) -> None:
+        """Make pixels, on the current stream, from ``memory``; see ``prepare``."""
+        planes, self.planes = self.planes, None
+        assert planes is not None
+        jpeg_kernel = kernels(memory)
+        if jpeg_kernel is None:
+            for row in range(len(self.rows)):
+                self._transform(memory, planes.memory, row, planes.offset[row].tolist())
+            to_rgb(planes, self.window, self.pixels, self.pixel_offset)
+            return
+        flags = None if self.flags is None else torch.from_numpy(self.flags)
         max_blocks = int(self.table[:, 1].max())
-        jpeg_kernel.decode(*tables, int(size.sum()), max_blocks, self.window, flags)
+        jpeg_kernel.decode(*self.tables, len(planes.memory), max_blocks, self.window, flags)
 
     def part(self) -> Part:
         """Return the pixels, for the kernel that crops and resizes."""

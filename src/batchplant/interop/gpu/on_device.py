@@ -37,7 +37,7 @@ from . import ipc
 from .colour import has_kernels
 from .jpeg import CoefficientJpegs, Jpegs, ScanJpegs
 from .parts import Part, RawWindows, finished_part, join_parts
-from .resample import resample
+from .resample import parameters_of, resample
 from .split import Split
 from .streams import Streams, Transfer, round_up
 
@@ -56,6 +56,8 @@ RAW_PRODUCERS = 2
 MAX_SCAN_BYTES = 512 << 10
 # Device memory for everything between the scans of a batch and its pixels, and how much a pixel takes of it.
 MAX_BATCH_BYTES, BYTES_PER_PIXEL = 2 << 30, 12
+# Memory for the values of batches that are made together: bounds, and the fraction of the device's memory.
+COALESCED_BYTES, COALESCED_FRACTION = (320 << 20, 640 << 20), 1 / 192
 NO_TRITON = "kernels need Triton, which comes with PyTorch for CUDA: pip install triton"
 
 # Copies images to the device where that is still to do, and returns them.
@@ -104,10 +106,6 @@ class _Batch:
         self.transfer = Transfer()
         self.parts: list[PartMaker] = []
         self.failures: Failures = {}
-        # Pinned memory, taken before the batch is made.
-        self.pixels: U8 | None = None
-        self.scan_memory: U8 | None = None
-        self.coefficient_memory: U8 | None = None
         # Images that the engine decoded.
         self.cpu_images = 0
 
@@ -136,8 +134,10 @@ class OnDevice:
         self._lock, self._launch_lock = threading.Lock(), threading.Lock()
         self._normalizations: dict[int, tuple[Tensor, Tensor]] = {}
         self.seconds = {"decode cpu": 0.0, "decode gpu": 0.0}
-        # Bytes of a JPEG, on average over the last batch.
-        self._jpeg_bytes = 0.0
+        # Bytes of a JPEG, and of memory to decode it, on average over the last batch.
+        self._jpeg_bytes, self._decode_bytes = 0.0, 1.0
+        cuda = device.type == "cuda"
+        self._memory_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else 0
         self.decoded = {"cpu": 0, "gpu": 0, "split": 0, "raw": 0}
 
     # -- batches of other processes --------------------------------------------------------------------
@@ -157,8 +157,12 @@ class OnDevice:
             return RAW_PRODUCERS
         if self.device.type != "cuda" or (self._jpeg_bytes or size) < LARGE_JPEG_BYTES:
             return PRODUCERS
-        room = torch.cuda.get_device_properties(self.device).total_memory * MEMORY_FRACTION
+        room = self._memory_bytes * MEMORY_FRACTION
         return int(np.clip(room // MAX_BATCH_BYTES, PRODUCERS, LARGE_JPEG_PRODUCERS))
+
+    def max_samples(self, sample_bytes: float) -> float:
+        coalesced_bytes = np.clip(self._memory_bytes * COALESCED_FRACTION, *COALESCED_BYTES)
+        return float(min(coalesced_bytes / sample_bytes, MAX_BATCH_BYTES / self._decode_bytes))
 
     # -- steps behind the decoder ----------------------------------------------------------------------
 
@@ -184,18 +188,12 @@ class OnDevice:
     # -- a batch ---------------------------------------------------------------------------------------
 
     def begin(self, request: Request) -> Callable[[], Result]:
-        routes = self._route(request)
-        batch = _Batch(request, routes)
-        batch.pixels = self._pinned_pixels(request.target, len(routes.cpu))
-        if routes.scans is not None:
-            batch.scan_memory = self._pinned(routes.scans.room)
-        if routes.coefficients is not None:
-            batch.coefficient_memory = self._pinned(routes.coefficients.room)
-        return lambda: self._run(batch)
+        # All of it on the thread that finishes the batch: threads take turns to begin batches, in order.
+        return lambda: self._run(request)
 
-    def _run(self, batch: _Batch) -> Result:
+    def _run(self, request: Request) -> Result:
         try:
-            result = self._make(batch)
+            result = self._make(_Batch(request, self._route(request)))
         except BaseException:
             self.streams.wait()
             raise
@@ -209,12 +207,12 @@ class OnDevice:
         gpu_seconds = cpu_seconds = 0.0
         # First of all, so that the device reads scans while the CPU works.
         gpu_began = time.perf_counter()
-        scans = self._launch(routes.scans, batch.scan_memory, batch.transfer)
+        scans = self._launch(routes.scans, batch.transfer)
         cpu_began = time.perf_counter()
-        coefficients = self._launch(routes.coefficients, batch.coefficient_memory, batch.transfer)
+        coefficients = self._launch(routes.coefficients, batch.transfer)
         # The engine decodes JPEGs that are out of the ordinary too, and reports what is wrong with them.
         rejected = [jpegs.missing for jpegs in (routes.scans, routes.coefficients) if jpegs is not None]
-        self._decode_on_cpu(batch, np.concatenate([routes.cpu, *rejected]), batch.pixels)
+        self._decode_on_cpu(batch, np.concatenate([routes.cpu, *rejected]))
         if batch.cpu_images or _count(coefficients):
             cpu_seconds = self._elapsed("cpu", cpu_began)
         if len(routes.raw):
@@ -277,7 +275,10 @@ class OnDevice:
         fits = ((sizes > 0) & (sizes <= MAX_SIDE_PIXELS)).all(axis=1)
         fits &= sizes.prod(axis=1) <= limits.max_pixels()
         x0, y0, x1, y1 = request.boxes[rows].T
-        fits &= np.cumsum((x1 - x0 + 32) * (y1 - y0 + 32)) * BYTES_PER_PIXEL <= MAX_BATCH_BYTES
+        decode_bytes = np.cumsum((x1 - x0 + 32) * (y1 - y0 + 32)) * BYTES_PER_PIXEL
+        fits &= decode_bytes <= MAX_BATCH_BYTES
+        if len(rows):
+            self._decode_bytes = float(decode_bytes[-1]) / len(rows)
         if cells.shape is not None:
             fits &= ~cells.shape[rows].any(axis=1)
         rows, sizes = rows[fits], sizes[fits]
@@ -289,26 +290,24 @@ class OnDevice:
                 sampling[in_base] = _native.device_decodable(base, start, size, sizes[in_base])
         return rows[sampling > 0], sampling[sampling > 0]
 
-    def _launch(self, jpegs: Jpegs | None, memory: U8 | None, transfer: Transfer) -> _Launched | None:
-        """Have the engine read JPEGs into pinned ``memory``, and the device decode them from there."""
+    def _launch(self, jpegs: Jpegs | None, transfer: Transfer) -> _Launched | None:
+        """Have the engine read JPEGs into pinned memory, and the device decode them from there."""
         if jpegs is None:
             return None
-        assert memory is not None
+        memory = self._pinned(jpegs.room)
         jpegs.read(self.on_cpu.engine, memory)
         if not len(jpegs.rows):
             return _Launched(jpegs)
-        with self._launch_lock:
-            stream = self.streams.take_scan_stream() if jpegs.reads_scans else None
-            pinned = torch.from_numpy(memory)[: jpegs.needed_bytes]
-            on_device = self.streams.allocate(pinned)
-            with self.streams.on(stream or self.streams.kernels):
-                jpegs.decode(
-                    memory,
-                    on_device,
-                    lambda size: self.streams.copy(pinned[:size], on_device[:size], transfer, stream),
-                )
-                transfer.keep_alive.append(on_device)
+        pinned = torch.from_numpy(memory)[: jpegs.needed_bytes]
+        on_device = self.streams.allocate(pinned)
+        stream = self.streams.take_scan_stream() if jpegs.reads_scans else None
+        with self.streams.on(stream or self.streams.kernels):
+            size = jpegs.prepare(memory, on_device)
+            with self._launch_lock:
+                self.streams.copy(pinned[:size], on_device[:size], transfer, stream)
+                jpegs.decode(on_device)
                 done = None if stream is None else self.streams.event(stream)
+        transfer.keep_alive.append(on_device)
         return _Launched(jpegs, done, stream)
 
     def _wait(self, launched: _Launched) -> I64:
@@ -317,21 +316,16 @@ class OnDevice:
         if jpegs.flags is None:
             return jpegs.rows[:0]
         done.synchronize()
-        with self._launch_lock:
-            self.streams.return_scan_stream(stream, done)
+        self.streams.return_scan_stream(stream, done)
         flagged = jpegs.flags != 0
         rows: I64 = jpegs.rows[flagged]
-        jpegs.select(np.flatnonzero(~flagged))
+        if len(rows):
+            jpegs.select(np.flatnonzero(~flagged))
         return rows
 
     def _pinned(self, size: int) -> U8:
         """Pinned memory of at least ``size`` bytes, which returns to its pool when it is released."""
         return self.on_cpu.buffers.take_bytes(round_up(size))
-
-    def _pinned_pixels(self, target: Target, count: int) -> U8 | None:
-        """Pinned memory for images that the engine decodes; None if there are none."""
-        shape = (count, *target.pixels.shape)
-        return self._pinned(int(np.prod(shape)))[: int(np.prod(shape))].reshape(shape) if count else None
 
     def _elapsed(self, side: str, began: float) -> float:
         """Seconds that a side ("cpu" or "gpu") spent on a batch that it began then and finished now."""
@@ -341,16 +335,13 @@ class OnDevice:
             seconds, self._finished_at[side] = now - max(began, self._finished_at[side]), now
         return seconds
 
-    def _decode_on_cpu(self, batch: _Batch, rows: I64, out: U8 | None = None) -> None:
-        """Decode, crop, flip and resize images with the engine, into pinned memory.
-
-        ``out`` is such memory for these rows, if it was taken before for as many.
-        """
+    def _decode_on_cpu(self, batch: _Batch, rows: I64) -> None:
+        """Decode, crop, flip and resize images with the engine, into pinned memory."""
         if not len(rows):
             return
-        if out is None or len(out) != len(rows):
-            out = self._pinned_pixels(batch.request.target, len(rows))
-        assert out is not None
+        shape = (len(rows), *batch.request.target.pixels.shape)
+        size = int(np.prod(shape))
+        out = self._pinned(size)[:size].reshape(shape)
         errors = self.on_cpu.decode(batch.request.part(rows, batch.request.target.pixels), out)
         batch.failures.update({int(rows[row]): error for row, error in errors.items()})
         batch.cpu_images += len(rows)
@@ -373,30 +364,31 @@ class OnDevice:
         if key not in self._normalizations:
             std, mean = target.normalize.std, target.normalize.mean
             table = torch.tensor(np.stack([1 / std, -mean / std]).tolist(), dtype=torch.float32)
-            self._normalizations[key] = table.to(self.device)
-        scale, offset = self._normalizations[key]
-        return scale, offset
+            scale, offset = table.to(self.device)
+            self._normalizations[key] = scale, offset
+        return self._normalizations[key]
 
     def _finish(self, batch: _Batch) -> Tensor:
         """Copy what is still on the host, and run the kernel over all parts in the order of the batch."""
         target, streams, transfer = batch.request.target, self.streams, batch.transfer
+        shape = (len(batch.request), *target.shape)
+        if not batch.parts:
+            return torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
         # One thread at a time: each of these calls releases the GIL, and several threads that pass it around
         # among them take longer than one after the other.
         with self._launch_lock:
-            shape = (len(batch.request), *target.shape)
-            if not batch.parts:
-                return torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
+            parts = [make(transfer) for make in batch.parts]
+        images = join_parts(parts, len(batch.request))
+        parameters = parameters_of(images.sources, images.boxes, images.flip)
+        with self._launch_lock, streams.on(streams.kernels):
             scale, offset = self._normalization(target)
-            images = join_parts([make(transfer) for make in batch.parts], len(batch.request))
-            with streams.on(streams.kernels):
-                out = torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
-                began = streams.event(streams.kernels)
-                resample(
-                    images.sources, images.boxes, images.flip, out, filter=target.filter,
-                    channels_first=target.channels_first, scale=scale, offset=offset,
-                    upload=lambda array: streams.upload_small(array, transfer),
-                )  # fmt: skip
-                ended = streams.event(streams.kernels)
+            out = torch.empty(shape, dtype=torch_dtype(target.dtype), device=self.device)
+            began = streams.event(streams.kernels)
+            resample(
+                images.sources, parameters, out, filter=target.filter, channels_first=target.channels_first,
+                scale=scale, offset=offset, upload=lambda array: streams.upload_small(array, transfer),
+            )  # fmt: skip
+            ended = streams.event(streams.kernels)
         transfer.keep_alive.append(images.sources.memory)
         streams.hold(transfer, began, ended)
         return out

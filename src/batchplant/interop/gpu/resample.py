@@ -142,25 +142,29 @@ def _kernels() -> ModuleType | None:
     return resample_kernel
 
 
-def resample(
-    sources: Sources, boxes: F64, flip: Flags | None, out: Tensor, *, filter: str, channels_first: bool,
-    scale: Tensor | None, offset: Tensor | None, upload: Callable[[AnyArray], Tensor],
-) -> None:  # fmt: skip
-    """Fill ``out`` (n, height, width, channels), or channels first, with these boxes of the sources.
-
-    ``scale`` and ``offset``: factor and summand of the levels of each channel; None for neither. ``upload``
-    copies a NumPy array to the device.
-    """
-    n = len(boxes)
-    height, width = out.shape[2:] if channels_first else out.shape[1:3]
-    # One small copy for all parameters of the images.
-    parameters = np.empty((n, 11), dtype=np.int64)
+def parameters_of(sources: Sources, boxes: F64, flip: Flags | None) -> I64:
+    """Return the parameters of ``resample``, a row for each image."""
+    parameters = np.empty((len(boxes), 11), dtype=np.int64)
     parameters[:, :4] = boxes.view(np.int64)
     parameters[:, 4:6] = sources.sizes
     # Address of the first pixel of the whole image; the kernel never reads pixels that are not there.
     parameters[:, 6] = sources.start - (sources.corner * sources.strides[:, :2]).sum(axis=1)
     parameters[:, 7:10] = sources.strides
     parameters[:, 10] = 0 if flip is None else flip
+    return parameters
+
+
+def resample(
+    sources: Sources, parameters: I64, out: Tensor, *, filter: str, channels_first: bool,
+    scale: Tensor | None, offset: Tensor | None, upload: Callable[[AnyArray], Tensor],
+) -> None:  # fmt: skip
+    """Fill ``out`` (n, height, width, channels), or channels first, with boxes of the sources.
+
+    ``parameters``: of ``parameters_of``. ``scale`` and ``offset``: factor and summand of the levels of each
+    channel; None for neither. ``upload`` copies a NumPy array to the device.
+    """
+    boxes = parameters[:, :4].view(np.float64)
+    height, width = out.shape[2:] if channels_first else out.shape[1:3]
     table = upload(parameters)
     wide = max_taps(filter, boxes[:, 2] - boxes[:, 0], width)
     high = max_taps(filter, boxes[:, 3] - boxes[:, 1], height)
@@ -185,7 +189,7 @@ def resample(
         kernels.resample(table, rows, columns, out, strides, (height, width), filter, scale, offset)
         return
     channels_last = out.permute(0, 2, 3, 1) if channels_first else out
-    for image in range(n):
+    for image in range(len(boxes)):
         top, left = sources.corner[image].tolist()
         first = rows[0][image] - top, columns[0][image] - left
         weight = rows[1][image], columns[1][image]

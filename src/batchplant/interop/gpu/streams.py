@@ -96,7 +96,9 @@ class Streams:
 
     def take_scan_stream(self) -> torch.cuda.Stream:
         """Take a stream to read scans on, concurrently with others."""
-        return self._idle_scan_streams.pop() if self._idle_scan_streams else torch.cuda.Stream(self.device)
+        with contextlib.suppress(IndexError):
+            return self._idle_scan_streams.pop()
+        return torch.cuda.Stream(self.device)
 
     def return_scan_stream(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
         """Return a stream of ``take_scan_stream``; the kernels wait for its event ``done``."""
