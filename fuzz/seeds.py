@@ -7,7 +7,6 @@ import tarfile
 import zlib
 from pathlib import Path
 
-import lmdb
 import msgpack
 import numpy as np
 from PIL import Image
@@ -100,20 +99,6 @@ def recordio_files(folder: Path) -> None:
             out.append({"image": np.zeros((2, 3, 3), np.uint8), "label": np.ones(count, np.float32)})
 
 
-def lmdb_environments(folder: Path) -> None:
-    """Small values, large ones, a deep tree, a named database, and pages that are free again."""
-    for name, count, size, db in (("few", 5, 10, b""), ("many", 60, 300, b""), ("large", 3, 9000, b"one")):
-        place = str(folder / f"{name}.lmdb")
-        Path(place).unlink(missing_ok=True)
-        with lmdb.open(place, subdir=False, lock=False, map_size=1 << 24, max_dbs=1) as environment:
-            table = environment.open_db(db) if db else None
-            for numbers in (range(count), range(count, count + 2)):
-                with environment.begin(write=True, db=table) as transaction:
-                    for number in numbers:
-                        transaction.put(b"%04d" % number, bytes([number]) * size)
-                    transaction.delete(b"0001")
-
-
 def datums(folder: Path) -> None:
     """Caffe's messages: bytes, and floats packed and one by one."""
     raw = b"\x08\x03\x10\x02\x18\x02\x22\x0cabcdefghijkl\x28\x05\x38\x00"
@@ -188,7 +173,6 @@ def main(folder: Path) -> None:
     pngs(folder)
     msgpack_streams(folder)
     recordio_files(folder)
-    lmdb_environments(folder)
     datums(folder)
     parquet_levels(folder)
     tar_archives(folder)

@@ -156,7 +156,7 @@ void bind_spectrogram(nb::module_& module);
 void bind_orders(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_msgpack(nb::module_& module);
-void bind_lmdb(nb::module_& module);
+void bind_datum(nb::module_& module);
 void bind_recordio(nb::module_& module);
 void bind_riegeli(nb::module_& module);
 void bind_fetch(nb::module_& module);

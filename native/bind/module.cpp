@@ -23,7 +23,7 @@ array of bytes; runs may overlap.)";
     batchplant::bind_orders(module);
     batchplant::bind_packing(module);
     batchplant::bind_msgpack(module);
-    batchplant::bind_lmdb(module);
+    batchplant::bind_datum(module);
     batchplant::bind_recordio(module);
     batchplant::bind_riegeli(module);
     batchplant::bind_tfrecord(module);

@@ -20,7 +20,7 @@ import pytest
 import batchplant as bp
 import shard_folders
 from batchplant.formats.litdata import cells as litdata_cells
-from batchplant.formats.litdata import layout
+from batchplant.formats.litdata import spec_of
 from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
@@ -454,7 +454,7 @@ def litdata_set(path: Path, values: dict[str, str], samples: list[list[bytes]], 
     (path / "chunk-0-0.bin").write_bytes(data)
     chunk = {"filename": "chunk-0-0.bin", "chunk_bytes": len(data), "chunk_size": len(result), "dim": None}
     whole = {
-        "compression": None, "data_format": list(values.values()), "data_spec": layout.spec_of(list(values)),
+        "compression": None, "data_format": list(values.values()), "data_spec": spec_of(list(values)),
         "item_loader": "PyTreeLoader", **config,
     }  # fmt: skip
     (path / "index.json").write_text(json.dumps({"chunks": [chunk], "config": whole}))

@@ -1,6 +1,5 @@
 """LMDB: the suite, environments of the lmdb package, values of every codec, and damage."""
 
-import contextlib
 import hashlib
 import json
 import lzma
@@ -18,10 +17,8 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant import _native, ops
-from batchplant.codecs.msgpack import gathered
-from batchplant.formats.lmdb import pages, remote
-from batchplant.formats.lmdb import writer as lmdb_writer
-from batchplant.storage import MappedSource
+from batchplant.formats.lmdb import LmdbWriter, pages
+from batchplant.storage import MappedSource, Source
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels
 from batchplant.testing.damage import EXHAUSTIVE, flips, memory_bounded, survive
@@ -383,7 +380,7 @@ def test_the_library_reads_what_we_write(tmp_path):
 
 
 def test_the_map_grows_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_writer.LmdbWriter, "transaction_bytes", 1 << 20)
+    monkeypatch.setattr(LmdbWriter, "transaction_bytes", 1 << 20)
     big = np.random.default_rng(0).integers(0, 256, 3 << 20, dtype=np.uint8).tobytes()
     with bp.create(tmp_path / "a.lmdb", {"data": bp.Bytes()}, map_size=1) as out:
         for n in range(6):
@@ -395,7 +392,7 @@ def test_the_map_grows_by_itself(tmp_path, monkeypatch):
 
 
 def test_a_resumed_writer_forgets_what_came_after_the_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_writer.LmdbWriter, "transaction_bytes", 1)
+    monkeypatch.setattr(LmdbWriter, "transaction_bytes", 1)
     from batchplant.data.writer import WriteOptions
     from batchplant.formats.registry import create_with
 
@@ -627,7 +624,7 @@ def test_damaged_nodes_of_leaves(plain):
     node = int(arrays["key_starts"][0]) - 8
     for offset, bad, reason in (
         (0, b"\xff\xff", "a value leaves its page"),
-        (6, b"\xff\xff", "a value leaves its page"),
+        (6, b"\xff\xff", "a key leaves its page"),
         (4, b"\1", "large value"),
         (4, b"\4", "several values"),
         (4, b"\2", "a named database is damaged"),
@@ -682,24 +679,20 @@ def test_a_lying_index_is_not_followed(plain):
 
 
 def test_native_arguments():
-    with pytest.raises(ValueError, match="48 bytes"):
-        _native.lmdb_tree(np.zeros(4, np.uint8))
     with pytest.raises(ValueError, match="another number"):
         _native.datum_floats(np.zeros(0, np.uint8), np.zeros(2, np.float32))
-    *_, failure, _ = _native.lmdb_walk(np.zeros(4096, np.uint8), 3, (0, 1, 1, 0))
-    assert failure == ("the page size is damaged", 0)
     with pytest.raises(IndexError):
         _native.datum_scan(np.zeros(4, np.uint8), np.array([2]), np.array([3]))
 
 
-# -- environments on servers: their own walker, of pages that are fetched level by level ------------------
+# -- trees with several levels, in files and on servers ----------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory):
-    """One with several levels, large values, empty ones, and databases in it."""
-    path = str(tmp_path_factory.mktemp("lmdb") / "a.mdb")
-    with lmdb.open(path, subdir=False, map_size=1 << 26, max_dbs=4) as env:
+    """One with several levels, large values, empty ones, and databases in it; and what is in its trees."""
+    path = tmp_path_factory.mktemp("lmdb") / "a.mdb"
+    with lmdb.open(str(path), subdir=False, map_size=1 << 26, max_dbs=4) as env:
         one, two = env.open_db(b"one"), env.open_db(b"two")
         with env.begin(write=True) as out:
             for n in range(4000):
@@ -710,58 +703,70 @@ def deep(tmp_path_factory):
         with env.begin(write=True) as out:
             for n in range(0, 4000, 5):
                 out.delete(f"{n * 7919 % 4000:06}".encode() * (1 + n % 9))
-    return path
+        with env.begin() as entries:
+            expected = {name: list(entries.cursor(db)) for name, db in (("one", one), ("two", two))}
+            expected[None] = [entry for entry in entries.cursor() if entry[0] not in (b"one", b"two")]
+    return path, expected
 
 
-def trees(path):
-    source = MappedSource(path)
-    data = source.view(0, source.size)
-    meta = pages.read_meta(data, path)
-    named = [pages._named(data, meta, name, path) for name in ("one", "two")]
-    return source, data, meta, [meta.main, meta.free, *named]
+class Served(Source):
+    """A file that is read in ranges, as that of a server."""
+
+    def __init__(self, path):
+        self._file = MappedSource(path)
+        super().__init__(path, self._file.size)
+
+    def _view(self, start, size):
+        return self._file.view(start, size)
+
+    def _gather(self, starts, sizes, out, out_starts):
+        self._file.gather_into(starts, sizes, out, out_starts)
 
 
-def test_the_walker_for_servers_finds_the_same(deep):
-    source, data, meta, result = trees(deep)
-    for tree in result:
-        mine = remote.walk(source, meta.page_size, tree)
-        arrays, named = pages.walk(data, meta, tree, deep)
-        assert {name: array.tolist() for name, array in mine.arrays.items()} == {
-            name: array.tolist() for name, array in arrays.items()
-        }
-        assert mine.named.tolist() == named.tolist()
-        sizes = arrays["key_sizes"].astype(np.int64)
-        assert list(map(bytes, mine.keys)) == list(map(bytes, gathered(data, arrays["key_starts"], sizes)))
-    assert result[0][2] > 1
-    assert result[0][1] > 3000
+def scanned(source, db):
+    arrays, _ = pages.scan(source, lambda done: None, db=db)
+    keys = source.gather(arrays["key_starts"], arrays["key_sizes"].astype(np.int64))
+    return [
+        (bytes(key), bytes(value))
+        for key, value in zip(keys, source.gather(arrays["starts"], arrays["sizes"]), strict=True)
+    ]
 
 
-def test_the_walker_for_servers_on_damage(deep, tmp_path):
-    """It says so in our terms, or finds what the other one finds."""
-    _, data, meta, result = trees(deep)
+@pytest.mark.parametrize("kind", [MappedSource, Served])
+def test_trees_have_the_entries_that_the_library_has(kind, deep):
+    path, expected = deep
+    for db, entries in expected.items():
+        assert scanned(kind(str(path)), db) == entries
+    meta = pages.read_meta(kind(str(path)))
+    assert meta.main.depth > 1
+    assert meta.main.entries > 3000
+
+
+def test_damaged_trees(deep, tmp_path):
+    """An error in our terms, or entries that lie in the file and do not share their bytes."""
+    path, expected = deep
+    data = path.read_bytes()
+    meta = pages.read_meta(MappedSource(str(path)))
     random = np.random.default_rng(0)
-    output = 0
-    turns = 300 if EXHAUSTIVE else 45
+    refused = 0
+    turns = 300 if EXHAUSTIVE else 30
     for turn in range(turns):
-        broken = data.copy()
+        broken = bytearray(data)
         # Where the trees are: most of the rest are values.
-        root = int(random.choice([tree[0] for tree in result if tree[0] != 2**64 - 1]))
-        page = root if turn % 2 else int(random.integers(2, len(data) // meta.page_size))
+        page = meta.main.root if turn % 2 else int(random.integers(2, len(data) // meta.page_size))
         at = page * meta.page_size + int(random.integers(0, 64 if turn % 3 else meta.page_size))
-        broken[at] ^= np.uint8(1 << random.integers(0, 8))
+        broken[at] ^= 1 << int(random.integers(0, 8))
         file = tmp_path / "broken.mdb"
-        file.write_bytes(broken.tobytes())
-        source = MappedSource(str(file))
-        for tree in result:
-            try:
-                mine = remote.walk(source, meta.page_size, tree)
-            except (bp.DamagedError, bp.SchemaError):
-                output += 1
-                continue
-            assert source.outside(mine.arrays["starts"], mine.arrays["sizes"]) is None
-            # Only it looks at the pages of large values.
-            with contextlib.suppress(bp.DamagedError):
-                arrays, _ = pages.walk(broken, meta, tree, "x")
-                assert mine.arrays["starts"].tolist() == arrays["starts"].tolist()
-        source.close()
-    assert output > turns // 6
+        file.write_bytes(broken)
+        for kind in (MappedSource, Served):
+            source = kind(str(file))
+            for db in expected:
+                try:
+                    arrays, _ = pages.scan(source, lambda done: None, db=db)
+                except bp.BatchplantError:
+                    refused += 1
+                    continue
+                assert source.outside(arrays["starts"], arrays["sizes"]) is None
+                assert int(arrays["sizes"].sum()) <= len(data)
+            source.close()
+    assert refused > turns // 6

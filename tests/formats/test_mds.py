@@ -20,7 +20,7 @@ import pytest
 import batchplant as bp
 import shard_folders
 from batchplant.codecs.media import image
-from batchplant.formats.mds import layout
+from batchplant.formats import mds
 from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, pixels, png
@@ -93,7 +93,7 @@ def test_every_encoding() -> None:
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_compressed_by_streaming_and_by_us(kind: str, tmp_path: Path) -> None:
-    if kind in layout.ARROW:
+    if kind in mds.ARROW:
         pytest.importorskip("pyarrow")
     with bp.open(OURS / "every") as whole, bp.open(OURS / kind) as reader:
         assert cells(reader) == cells(whole.select(list(reader.schema)))
@@ -455,7 +455,7 @@ def test_a_cell_that_lies(encoding: str, cell: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_bomb(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is packed in a small file nor what the index says of it is believed."""
-    if kind in layout.ARROW:
+    if kind in mds.ARROW:
         pytest.importorskip("pyarrow")
     path = written(tmp_path / "a", {"x": bp.Bytes()}, [{"x": bytes(8 << 20)}], compression=kind)
     for item in (2**32 - 1, 5000):

@@ -548,7 +548,7 @@ def test_a_packed_file_is_indexed_once(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("it was unpacked again")
 
-    monkeypatch.setattr("batchplant.formats.tfrecord.scan.inflate", never)
+    monkeypatch.setattr("batchplant.formats.tfrecord.inflate", never)
     with bp.open(path) as reader:
         assert cells(reader) == expected
 

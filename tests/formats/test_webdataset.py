@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import batchplant as bp
 import processes
 from batchplant import _native
-from batchplant.formats.webdataset.layout import Note
+from batchplant.formats.webdataset.members import Note
 from batchplant.storage import open_source
 from batchplant.storage.index import sidecar
 from batchplant.testing import FormatSuite
@@ -500,7 +500,7 @@ def test_archives_of_earlier_versions(tmp_path, monkeypatch):
     """They have every field under its own name; they are read, and added to, as they are."""
     schema = {"image": bp.Image(), "label": bp.Int()}
     with monkeypatch.context() as earlier:
-        earlier.setattr("batchplant.formats.webdataset.layout._bare", lambda schema: {})
+        earlier.setattr("batchplant.formats.webdataset.members._bare", lambda schema: {})
         path = written(tmp_path / "a.tar", 2, schema, lambda n: {"image": jpeg(), "label": n})
     assert list(members_of(path)) == [
         f"0000000{n}.{text}" for n in range(2) for text in ("image.jpg", "label.cls")
@@ -727,12 +727,12 @@ def test_too_many_extensions_are_names_with_dots(tmp_path):
 
 
 def test_long_headers_come_in_pieces(tmp_path):
-    from batchplant.formats.webdataset import scan
+    from batchplant.formats.webdataset import members
 
     path = archive(tmp_path / "a.tar", [(f"{'x' * 3000}{n}.txt", b"7" * 5000) for n in range(20)])
     source = open_source(str(path))
-    expected, facts = scan.scan(source, lambda done: None)
-    arrays, same_facts = scan.scan(source, lambda done: None, piece_bytes=6000)
+    expected, facts = members.scan(source, lambda done: None)
+    arrays, same_facts = members.scan(source, lambda done: None, piece_bytes=6000)
     assert same_facts == facts
     assert len(arrays["firsts"]) == 20
     assert {name: array.tolist() for name, array in arrays.items()} == {
@@ -797,8 +797,6 @@ def test_a_compressed_archive_that_is_damaged(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
 def test_the_side_car(suffix, tmp_path, monkeypatch):
-    from batchplant.formats.webdataset import scan
-
     path = written(tmp_path / f"a{suffix}", 20)
     plain = tmp_path / f"b{suffix}"
     members = [
@@ -813,7 +811,9 @@ def test_the_side_car(suffix, tmp_path, monkeypatch):
             want.append((reader.schema, cells(reader)))
         assert Path(item + ".bpindex").exists()
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "scan", lambda *_: pytest.fail("it was scanned again"))
+        patch.setattr(
+            "batchplant.formats.webdataset.members.scan", lambda *_: pytest.fail("it was scanned again")
+        )
         for value, (schema, expected) in zip((path, str(plain)), want, strict=True):
             with bp.open(value) as reader:
                 assert (reader.schema, cells(reader)) == (schema, expected)

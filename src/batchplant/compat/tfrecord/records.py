@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import DamagedError, NotFoundError, OptionError
-from ...formats.tfrecord.scan import FAULTS, SHORT
+from ...formats.tfrecord import FAULTS, SHORT
 from ...schema.columns import I64, U8, starts_of
 from ...storage import MappedSource, Partial, Source, is_remote, limits, open_source, tree
 from ...storage.compressed import WBITS, inflate, kind_of
