@@ -9,13 +9,12 @@ read by a parser that refuses document types: there are no entities to expand an
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -57,49 +56,48 @@ SIDES = ("xmin", "ymin", "xmax", "ymax")
 FLAGS = ("difficult", "truncated", "occluded")
 
 
-@dataclasses.dataclass
-class Thing:
-    """An object: the text of its elements, its box as the file has it, and other elements as JSON."""
+class Thing(NamedTuple):
+    """An object: its elements, and its box as the file has it."""
 
-    tags: dict[str, str]
+    elements: dict[str, Any]
     box: tuple[float, float, float, float]
-    extra: dict[str, Any]
+
+    def text(self, name: str, default: str) -> str:
+        return _text(self.elements.get(name, default))
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The elements that have no field of their own."""
+        return _without(self.elements, KNOWN_OF_OBJECTS)
 
 
-@dataclasses.dataclass
-class Annotation:
-    """``tags``: filename, width, height and the like; ``extra``: all elements besides objects, as JSON."""
+class Annotation(NamedTuple):
+    """``elements``: all besides objects, as JSON."""
 
-    tags: dict[str, str]
+    elements: dict[str, Any]
     things: list[Thing]
-    extra: dict[str, Any]
 
 
 class _Reading:
+    """Elements as JSON: text, or an object of what is inside; several of one name are a list."""
+
     def __init__(self) -> None:
-        self.tags: dict[str, str] = {}
-        self.things: list[Thing] = []
-        self._stack: list[str] = []
+        self._names: list[str] = []
+        # The document and the elements that are open, each with those inside that are closed.
+        self.inside: list[dict[str, Any]] = [{}]
         self._text: list[str] = []
         self._letters = 0
-        self._object: dict[str, str] = {}
-        self._box: dict[str, str] = {}
-        # The elements that are open, each with those inside that are closed.
-        self._inside: list[dict[str, Any]] = []
-        self.extra: dict[str, Any] = {}
         self.parser = Parser(self._start, self._end, self._take, "an annotation")
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         name = tag.rpartition(" ")[2]
-        if not self._stack and name != "annotation":
+        if not self._names and name != "annotation":
             raise DamagedError(f"an XML file of {name[:80]}, not of an annotation")
-        if len(self._stack) >= MAX_DEPTH:
+        if len(self._names) >= MAX_DEPTH:
             raise DamagedError(f"elements are nested more than {MAX_DEPTH} deep")
-        self._stack.append(name)
-        self._inside.append({f"@{key}": value for key, value in attributes.items()})
+        self._names.append(name)
+        self.inside.append({f"@{key}": value for key, value in attributes.items()})
         self._text, self._letters = [], 0
-        if self._stack[1:] == ["object"]:
-            self._object, self._box = {}, {}
 
     def _take(self, letters: str) -> None:
         self._letters += len(letters)
@@ -107,37 +105,32 @@ class _Reading:
             self._text.append(letters)
 
     def _end(self, _: str) -> None:
-        below, text = self._stack[1:], "".join(self._text).strip()
-        name, inside = self._stack.pop(), self._inside.pop()
+        element = _element(self.inside.pop(), "".join(self._text).strip())
+        _add(self.inside[-1], self._names.pop(), element)
         self._text = []
-        if self._inside and below != ["object"]:
-            _add(self._inside[-1], name, _element(inside, text))
-        if len(below) == 1 and below != ["object"]:
-            self.tags[below[0]] = text
-        elif len(below) == 2 and below[0] == "size":
-            self.tags[below[1]] = text
-        elif below[:1] == ["object"] and len(below) == 2:
-            self._object[below[1]] = text
-        elif below[:2] == ["object", "bndbox"] and len(below) == 3:
-            self._box[below[2]] = text
-        elif below == ["object"]:
-            self.things.append(Thing(self._object, self._parsed_box(), _without(inside, KNOWN_OF_OBJECTS)))
-        elif not below:
-            self.extra = _without(inside, frozenset())
-
-    def _parsed_box(self) -> tuple[float, float, float, float]:
-        try:
-            left, top, right, bottom = (float(self._box[side]) for side in SIDES)
-        except (KeyError, ValueError):
-            number = len(self.things)
-            raise DamagedError(f"object {number} has no box of xmin, ymin, xmax, ymax") from None
-        return left, top, right, bottom
 
 
 def parse(data: bytes) -> Annotation:
     reading = _Reading()
     reading.parser.feed(data, True)
-    return Annotation(reading.tags, reading.things, reading.extra)
+    root = reading.inside[0]["annotation"]
+    elements = root if isinstance(root, dict) else {}
+    objects = elements.pop("object", _Repeated())
+    things = []
+    for number, element in enumerate(objects if isinstance(objects, _Repeated) else [objects]):
+        try:
+            left, top, right, bottom = (float(_text(element["bndbox"][side])) for side in SIDES)
+        except (KeyError, TypeError, ValueError):
+            raise DamagedError(f"object {number} has no box of xmin, ymin, xmax, ymax") from None
+        things.append(Thing(element, (left, top, right, bottom)))
+    return Annotation(elements, things)
+
+
+def _text(element: Any) -> str:
+    """The text of an element, of the last one of several."""
+    if isinstance(element, _Repeated):
+        return _text(element[-1])
+    return str(element.get("#text", "")) if isinstance(element, dict) else str(element)
 
 
 def _add(inside: dict[str, Any], name: str, value: Any) -> None:
@@ -374,7 +367,7 @@ class VocReader(DetectionReader):
         annotations = list(self._parsed(files))
         things = [thing for annotation in annotations for thing in annotation.things]
         counts = np.array([len(annotation.things) for annotation in annotations], dtype=np.int64)
-        names = [thing.tags.get("name", "") for thing in things]
+        names = [thing.text("name", "") for thing in things]
         if classes is None:
             usual = CLASSES if set(names) <= set(CLASSES) and names else sorted(set(names))
             classes = self._noted.classes or usual
@@ -390,8 +383,7 @@ class VocReader(DetectionReader):
         with np.errstate(over="ignore"):
             boxes = boxes if wide else boxes.astype(np.float32) if noted else narrowed(boxes)
         self._class_of = names
-        columns, has = self._columns, {key for thing in things for key in thing.tags}
-        has |= set(noted)
+        columns, has = self._columns, {*noted, *(key for thing in things for key in thing.elements)}
         fields: dict[str, Field] = {"image": self._look(), "file_name": Text(), **sets}
         fields["boxes"] = boxes_field("xyxy", ["labels", *FLAGS])
         fields["labels"] = Labels(tuple(classes) or None)
@@ -399,19 +391,17 @@ class VocReader(DetectionReader):
         columns["labels"] = ragged(np.array([places.get(name, -1) for name in names], dtype=np.int64), counts)
         for flag in FLAGS:
             if flag != "occluded" or flag in has:
-                values = [
-                    thing.tags.get(flag, "0").strip().lower() in ("1", "true", "yes") for thing in things
-                ]
+                values = [thing.text(flag, "0").lower() in ("1", "true", "yes") for thing in things]
                 fields[flag] = Tensor("bool", (None,))
                 columns[flag] = ragged(np.array(values, dtype=np.bool_), counts)
         fields["boxes"] = boxes_field("xyxy", fields, dtype=boxes.dtype.name)
         if "pose" in has:
             fields["pose"] = List(Text())
             poses = [
-                [thing.tags.get("pose", "Unspecified") for thing in annotation.things]
+                [thing.text("pose", "Unspecified") for thing in annotation.things]
                 for annotation in annotations
             ]
-            columns["pose"] = Ragged.from_cells([json_text(part) for part in poses])
+            columns["pose"] = Ragged.from_cells(list(map(json_text, poses)))
         for field in masks:
             fields[field] = self._look(field, mask=True)
         extras = [self._extra(annotation, row) for row, annotation in enumerate(annotations)]
@@ -422,9 +412,7 @@ class VocReader(DetectionReader):
             fields["object_extra"] = Json()
             cells = [json_text([thing.extra for thing in annotation.things]) for annotation in annotations]
             columns["object_extra"] = Ragged.from_cells(cells)
-        self._sizes = np.array([_size(annotation) for annotation in annotations], dtype=np.int64).reshape(
-            -1, 2
-        )
+        self._sizes = np.array(list(map(_size, annotations)), dtype=np.int64).reshape(-1, 2)
         self.schema = self._chosen(fields)
 
     def _extra(self, annotation: Annotation, row: int) -> dict[str, Any]:
@@ -433,7 +421,7 @@ class VocReader(DetectionReader):
         segmented = "1" if any(name is not None for name in masks) else "0"
         file = os.path.basename(str(images["image"].names[row]))
         usual = {"filename": file, "segmented": segmented}
-        extra = {key: value for key, value in annotation.extra.items() if usual.get(key, ...) != value}
+        extra = {key: value for key, value in annotation.elements.items() if usual.get(key, ...) != value}
         size = extra.pop("size", None)
         if isinstance(size, dict):
             size_tags = {key: side for key, side in size.items() if key not in ("width", "height")}
@@ -477,8 +465,9 @@ def _stem(name: str) -> str:
 def _size(annotation: Annotation) -> tuple[int, int]:
     """Width and height; 0 where the file does not tell."""
     try:
-        sides = [float(annotation.tags.get(side, 0)) for side in ("width", "height")]
-    except ValueError:
+        size = annotation.elements["size"]
+        sides = [float(_text(size.get(side, "0"))) for side in ("width", "height")]
+    except (AttributeError, KeyError, ValueError):
         return 0, 0
     width, height = (int(side) if 0 <= side <= LONGEST_SIDE_PIXELS else 0 for side in sides)
     return width, height

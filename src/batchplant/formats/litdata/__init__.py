@@ -46,13 +46,12 @@ from ...storage.spans import Spans
 from ..base.format import Capabilities, Format, Probe
 from ..base.ipc import Part
 from ..base.records import GivenSchema, given_schema
-from ..base.shards import ShardMetadata
 from ..base.shards.reader import (
     MAX_SHARD_BYTES,
     METADATA_KEY,
     Inner,
     Opened,
-    Shards,
+    ShardMetadata,
     ShardsReader,
     count,
     index_head,
@@ -302,11 +301,6 @@ class Index:
     note: ShardMetadata | None
     tables: dict[str, tuple[Encoding, bool]] | None
 
-    @property
-    def unpacked_whole(self) -> bool:
-        """True if a file is packed as a whole, and so says how large it is unpacked."""
-        return self.compression is not None and self.level == "chunk"
-
 
 def read(folder: str) -> Index:
     return read_index(folder, "LitData", _parse_index)
@@ -495,76 +489,12 @@ def _column(part: Part, name: str, declared: tuple[Encoding, bool], samples: int
     return concat_columns(columns)
 
 
-# -- chunks -------------------------------------------------------------------------------------------
-# The files of chunks: which one to read, and whether it is what the index says.
-
-
-def open_file(folder: str, index: Index, chunk: Chunk) -> Source:
-    """The file of a chunk."""
-    path, _ = file_of(folder, index, chunk)
-    try:
-        return open_source(path)
-    except NotFoundError:
-        raise DamagedError("the index lists it, but it is not there", path=path) from None
-
-
-def load(
-    folder: str, index: Index, chunk: Chunk, source: Source, *, by_table: bool, block: int | None
-) -> Opened:
-    """A chunk as the usual samples, whatever it is; ``block``: tokens of a sample, where they are cut so."""
-    path, packed = file_of(folder, index, chunk)
-    # Old versions of LitData (0.2.30) did not count the table.
-    sizes = chunk.size, chunk.size + 4 * (chunk.samples + 2)
-    with located(path=path):
-        if not (packed and index.level == "chunk"):
-            _check_size(source, sizes)
-        if by_table and index.tables is not None:
-            if has_table(source):
-                return open_table(source, chunk.samples, index.tables)
-            if [(name, table) for name, (table, _) in index.tables.items()] != index.columns:
-                raise DamagedError("it holds no Arrow table, as the first chunk does")
-        if packed:
-            source = unpack(source, index.level, chunk.samples, sizes[1])
-            if index.level == "chunk":
-                _check_size(source, sizes)
-        opened = Opened(source, table_of(source, chunk.samples, path))
-        return opened if block is None else _in_blocks(index, chunk, opened, block)
+# -- reader -------------------------------------------------------------------------------------------
 
 
 def _check_size(source: Source, sizes: tuple[int, int]) -> None:
     if source.size not in sizes:
         raise DamagedError(f"it has {source.size} bytes, and the index says {sizes[0]}")
-
-
-def _in_blocks(index: Index, chunk: Chunk, opened: Opened, block: int) -> Opened:
-    start, width = 4 * len(opened.table) + 4, np.dtype(str(index.columns[0][1].dtype)).itemsize
-    dim = chunk.dim or 0
-    if start + dim * width > opened.source.size:
-        raise DamagedError(f"the index says {dim} tokens, more than it has")
-    ends = start + np.arange(dim // block + 1, dtype=np.int64) * (block * width)
-    return Opened(opened.source, ends.astype(np.uint32), head=start)
-
-
-def check_counts(folder: str, index: Index) -> None:
-    """DamagedError where a file is too small for the samples that the index says."""
-    for chunk in index.chunks:
-        path, packed = file_of(folder, index, chunk)
-        size = tree.size_below(path)
-        if 4 * (chunk.samples + 2) > (limits.allowed(size) if packed else size):
-            raise DamagedError(f"{chunk.samples} samples do not fit into its {size} bytes", path=path)
-
-
-def file_of(folder: str, index: Index, chunk: Chunk) -> tuple[str, bool]:
-    """The file to read, and whether it is packed; LitData may have unpacked it already."""
-    path = join(folder, chunk.name)
-    if index.unpacked_whole:
-        raw = join(folder, chunk.name.replace(f".{index.compression}", ""))
-        if raw != path and not is_remote(raw) and tree.is_file(raw):
-            return raw, False
-    return path, index.compression is not None
-
-
-# -- reader -------------------------------------------------------------------------------------------
 
 
 class LitDataReader(ShardsReader):
@@ -592,24 +522,10 @@ class LitDataReader(ShardsReader):
         self.columns = index.columns
         if self.by_table and index.tables is not None:
             self.columns = [(name, table) for name, (table, _) in index.tables.items()]
-        self._encodings = dict(self.columns)
-        self.width = len(self.columns)
-        self.shards = Shards(
-            [
-                chunk.samples if block_size is None else (chunk.dim or 0) // block_size
-                for chunk in index.chunks
-            ],
-            [(name, None) for name, _ in self.columns],
-            lambda number: open_file(path, index, index.chunks[number]),
-            self._load,
-            lambda number: self.by_table or index.compression is not None,
-            remote=is_remote(path),
-            bare=index.bare,
-        )
-        self.length = int(self.shards.firsts[-1])
-        # An order takes 8 bytes a sample: a forged index must not claim more samples than its files hold.
-        if 8 * self.length > limits.allowed():
-            check_counts(path, index)
+        counts = [
+            chunk.samples if block_size is None else (chunk.dim or 0) // block_size for chunk in index.chunks
+        ]
+        self._set_shards(counts, [None] * len(self.columns), bare=index.bare)
         self.missing = None if index.note is None else index.note.missing
         self._set_schema(self._inferred_schema(), schema)
         allowed = () if schema is None else given_schema(schema)
@@ -626,9 +542,54 @@ class LitDataReader(ShardsReader):
             # Reading the chunk raises the same error.
             return False
 
+    # -- chunks ----------------------------------------------------------------------------------------
+
+    def _is_packed(self, number: int) -> bool:
+        return self.by_table or self.index.compression is not None
+
+    def _file_of(self, number: int) -> tuple[str, str | None]:
+        """LitData may have unpacked a file already."""
+        index, name = self.index, self.index.chunks[number].name
+        path = join(self.path, name)
+        if index.compression is not None and index.level == "chunk":
+            raw = join(self.path, name.replace(f".{index.compression}", ""))
+            if raw != path and not is_remote(raw) and tree.is_file(raw):
+                return raw, None
+        return path, index.compression
+
     def _load(self, number: int, source: Source) -> Opened:
-        chunk = self.index.chunks[number]
-        return load(self.path, self.index, chunk, source, by_table=self.by_table, block=self._block)
+        index, chunk, (path, packed) = self.index, self.index.chunks[number], self._file_of(number)
+        # Old versions of LitData (0.2.30) did not count the table.
+        sizes = chunk.size, chunk.size + 4 * (chunk.samples + 2)
+        with located(path=path):
+            if not (packed and index.level == "chunk"):
+                _check_size(source, sizes)
+            if self.by_table and index.tables is not None:
+                if has_table(source):
+                    return open_table(source, chunk.samples, index.tables)
+                if [(name, table) for name, (table, _) in index.tables.items()] != index.columns:
+                    raise DamagedError("it holds no Arrow table, as the first chunk does")
+            if packed:
+                source = unpack(source, index.level, chunk.samples, sizes[1])
+                if index.level == "chunk":
+                    _check_size(source, sizes)
+            opened = Opened(source, table_of(source, chunk.samples, path))
+            return opened if self._block is None else self._in_blocks(chunk, opened, self._block)
+
+    def _in_blocks(self, chunk: Chunk, opened: Opened, block: int) -> Opened:
+        start, width = 4 * len(opened.table) + 4, np.dtype(str(self.columns[0][1].dtype)).itemsize
+        dim = chunk.dim or 0
+        if start + dim * width > opened.source.size:
+            raise DamagedError(f"the index says {dim} tokens, more than it has")
+        ends = start + np.arange(dim // block + 1, dtype=np.int64) * (block * width)
+        return Opened(opened.source, ends.astype(np.uint32), head=start)
+
+    def _check_files(self) -> None:
+        for number, chunk in enumerate(self.index.chunks):
+            path, packed = self._file_of(number)
+            size = tree.size_below(path)
+            if 4 * (chunk.samples + 2) > (limits.allowed(size) if packed else size):
+                raise DamagedError(f"{chunk.samples} samples do not fit into its {size} bytes", path=path)
 
     def _inferred_schema(self) -> Schema:
         if self.by_table and self.index.tables is not None:
@@ -676,9 +637,6 @@ class LitDataReader(ShardsReader):
     def _make(self, name: str, stored: Ragged) -> Ragged:
         return cells.decoded(self._encodings[name], self.schema[name], stored)
 
-    def _file_of(self, number: int) -> str:
-        return file_of(self.path, self.index, self.index.chunks[number])[0]
-
     def _shard_bytes(self) -> list[int]:
         return [chunk.size for chunk in self.index.chunks]
 
@@ -696,7 +654,7 @@ class LitDataReader(ShardsReader):
                 (np.diff(table) < 0).any() or table[-1] != size or table[0] != 4 * len(table) + 4
             ):
                 message = f"its offsets do not rise from the first sample to its end, {size}"
-                yield Problem(message, self._file_of(number), offset=4)
+                yield Problem(message, self._file_of(number)[0], offset=4)
 
     def facts(self) -> dict[str, object]:
         packed = self.index.compression

@@ -34,7 +34,6 @@ from ...errors import (
     BatchplantError,
     DamagedError,
     MissingLibraryError,
-    NotFoundError,
     OptionError,
     Problem,
     SchemaError,
@@ -48,13 +47,12 @@ from ...storage.compressed import UnpackedSource, collect, inflate
 from ...storage.files import stat_files
 from ..base.format import Capabilities, Format, Probe
 from ..base.records import GivenSchema
-from ..base.shards import ShardMetadata
 from ..base.shards.reader import (
     MAX_SHARD_BYTES,
     METADATA_KEY,
     Inner,
     Opened,
-    Shards,
+    ShardMetadata,
     ShardsReader,
     count,
     index_head,
@@ -337,55 +335,6 @@ def sniff(probe: Probe) -> bool:
     return match is not None and (match[1] is not None or _FORMAT.search(head) is not None)
 
 
-# -- shards -------------------------------------------------------------------------------------------
-# The files of shards: which one to read, and whether it is what the index says.
-
-
-def open_file(folder: str, shard: Shard) -> Source:
-    """The file of a shard, which has the size that the index says."""
-    path, packed = file_of(folder, shard)
-    try:
-        source = open_source(path)
-    except NotFoundError:
-        raise DamagedError("the index lists it, but it is not there", path=path) from None
-    expected = shard.raw if packed is None else shard.packed
-    if expected is None or source.size != expected.size:
-        size = 0 if expected is None else expected.size
-        raise DamagedError(f"it has {source.size} bytes, and the index says {size}", path=path)
-    return source
-
-
-def load(folder: str, shard: Shard, source: Source) -> Opened:
-    """A shard of this file, unpacked where it is packed."""
-    path, packed = file_of(folder, shard)
-    if packed is not None:
-        source = unpack(source, packed, shard.raw.size)
-    with located(path=path):
-        return Opened(source, table_of(source, shard.samples, path))
-
-
-def check_sizes(folder: str, every: Sequence[Shard]) -> None:
-    """DamagedError where a file has not the bytes that the index says."""
-    sizes = [-1] * len(every)
-    if not is_remote(folder):
-        sizes = stat_files(folder, [entry.raw.name for entry in every])[0].tolist()
-    for shard, at_least in zip(every, sizes, strict=True):
-        if shard.raw.size <= at_least and shard.packed is None:
-            continue
-        path, packed = file_of(folder, shard)
-        size = tree.size_below(path)
-        if shard.raw.size > (size if packed is None else limits.allowed(size)):
-            raise DamagedError(f"the index says {shard.raw.size} bytes, and it has {size}", path=path)
-
-
-def file_of(folder: str, shard: Shard) -> tuple[str, str | None]:
-    """The file to read, and how it is packed; Streaming may have unpacked it already."""
-    raw = join(folder, shard.raw.name)
-    if shard.packed is None or (not is_remote(raw) and tree.is_file(raw)):
-        return raw, None
-    return join(folder, shard.packed.name), shard.compression
-
-
 # -- reader -------------------------------------------------------------------------------------------
 
 
@@ -400,21 +349,8 @@ class MdsReader(ShardsReader):
         self.path = path
         self.index = read(path)
         self.columns = self.index.columns
-        self._encodings = dict(self.columns)
-        self.width = len(self.columns)
         every = self.index.shards
-        self.shards = Shards(
-            [shard.samples for shard in every],
-            [(name, column.size) for name, column in self.columns],
-            lambda number: open_file(path, every[number]),
-            lambda number, source: load(path, every[number], source),
-            lambda number: every[number].packed is not None,
-            remote=is_remote(path),
-        )
-        self.length = int(self.shards.firsts[-1])
-        # An order takes 8 bytes a sample: a forged index must not claim more samples than its files hold.
-        if 8 * self.length > limits.allowed():
-            check_sizes(path, every)
+        self._set_shards([shard.samples for shard in every], [column.size for _, column in self.columns])
         note = self.index.note
         self.missing = None if note is None or not every else note.missing
         self._set_schema(self._inferred_schema() if note is None else note.schema, schema)
@@ -423,6 +359,47 @@ class MdsReader(ShardsReader):
         ambiguous = ("pil", "str_int", *IMAGE_ENCODINGS)
         vague = [name for name, column in self.columns if column.varies or column.text in ambiguous]
         return Schema(fields_of(self.index, self._first_cells(vague)))
+
+    # -- shards ----------------------------------------------------------------------------------------
+
+    def _is_packed(self, number: int) -> bool:
+        return self.index.shards[number].packed is not None
+
+    def _file_of(self, number: int) -> tuple[str, str | None]:
+        """Streaming may have unpacked a file already."""
+        shard = self.index.shards[number]
+        raw = join(self.path, shard.raw.name)
+        if shard.packed is None or (not is_remote(raw) and tree.is_file(raw)):
+            return raw, None
+        return join(self.path, shard.packed.name), shard.compression
+
+    def _open_file(self, number: int) -> Source:
+        source, shard = super()._open_file(number), self.index.shards[number]
+        file = shard.packed if self._file_of(number)[1] else shard.raw
+        if file is None or source.size != file.size:
+            size = 0 if file is None else file.size
+            raise DamagedError(f"it has {source.size} bytes, and the index says {size}", path=source.path)
+        return source
+
+    def _load(self, number: int, source: Source) -> Opened:
+        shard, (path, packed) = self.index.shards[number], self._file_of(number)
+        if packed is not None:
+            source = unpack(source, packed, shard.raw.size)
+        with located(path=path):
+            return Opened(source, table_of(source, shard.samples, path))
+
+    def _check_files(self) -> None:
+        every = self.index.shards
+        sizes = [-1] * len(every)
+        if not is_remote(self.path):
+            sizes = stat_files(self.path, [entry.raw.name for entry in every])[0].tolist()
+        for number, (shard, at_least) in enumerate(zip(every, sizes, strict=True)):
+            if shard.raw.size <= at_least and shard.packed is None:
+                continue
+            path, packed = self._file_of(number)
+            size = tree.size_below(path)
+            if shard.raw.size > (size if packed is None else limits.allowed(size)):
+                raise DamagedError(f"the index says {shard.raw.size} bytes, and it has {size}", path=path)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -445,9 +422,6 @@ class MdsReader(ShardsReader):
     def _make(self, name: str, cells_: Ragged) -> Ragged:
         return cells.decoded(self._encodings[name], self.schema[name], cells_)
 
-    def _file_of(self, number: int) -> str:
-        return file_of(self.path, self.index.shards[number])[0]
-
     def _shard_bytes(self) -> list[int]:
         return [(shard.packed or shard.raw).size for shard in self.index.shards]
 
@@ -466,7 +440,7 @@ class MdsReader(ShardsReader):
 
     def _verify_shard(self, number: int, shard: Shard) -> Iterator[Problem]:
         opened = self.shards.open(number)
-        path, packed = file_of(self.path, shard)
+        path, packed = self._file_of(number)
         table, size = opened.table.astype(np.int64), opened.source.size
         if (np.diff(table) < 0).any() or table[-1] != size or table[0] < 4 * len(table) + 4:
             yield Problem(f"its offsets do not rise from the first sample to its end, {size}", path, offset=4)

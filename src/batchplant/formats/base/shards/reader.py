@@ -32,6 +32,7 @@ from ....storage import (
     Source,
     is_remote,
     join,
+    limits,
     open_source,
     parse_object,
     read_beside,
@@ -415,12 +416,12 @@ class Inner:
 
 
 class ShardsReader(Reader):
-    """A format sets up ``shards`` and ``missing`` (the column of the flags), and calls ``_set_schema``."""
+    """A format sets ``missing`` (the column of the flags), and calls ``_set_shards`` and ``_set_schema``."""
 
     shards: Shards
     missing: str | None
-    # Whether all columns are wanted, if these many are: then samples are fetched as a whole.
-    width: int
+    # The columns of shards by name, each with how its cells are encoded.
+    columns: Sequence[tuple[str, Any]]
 
     # -- what a format implements ----------------------------------------------------------------------
 
@@ -444,8 +445,27 @@ class ShardsReader(Reader):
         """None where cells of this column can be those of a field; else what they are."""
         raise NotImplementedError
 
-    def _file_of(self, number: int) -> str:
-        """The file of a shard."""
+    def _file_of(self, number: int) -> tuple[str, str | None]:
+        """The file of a shard, and how it is packed, where all of it has to be unpacked."""
+        raise NotImplementedError
+
+    def _open_file(self, number: int) -> Source:
+        """The file of a shard, which the index lists."""
+        path, _ = self._file_of(number)
+        try:
+            return open_source(path)
+        except NotFoundError:
+            raise DamagedError("the index lists it, but it is not there", path=path) from None
+
+    def _load(self, number: int, source: Source) -> Opened:
+        """A shard of this file, unpacked where it is packed."""
+        raise NotImplementedError
+
+    def _is_packed(self, number: int) -> bool:
+        raise NotImplementedError
+
+    def _check_files(self) -> None:
+        """DamagedError where a file is too small for the samples that the index says."""
         raise NotImplementedError
 
     def _shard_bytes(self) -> list[int]:
@@ -453,6 +473,24 @@ class ShardsReader(Reader):
         raise NotImplementedError
 
     # -- fields ----------------------------------------------------------------------------------------
+
+    def _set_shards(self, counts: Sequence[int], sizes: Sequence[int | None], *, bare: bool = False) -> None:
+        """Set up shards of so many samples; ``sizes``: those of the cells of columns where they are fixed."""
+        self._encodings = dict(self.columns)
+        columns = [(name, size) for (name, _), size in zip(self.columns, sizes, strict=True)]
+        self.shards = Shards(
+            counts,
+            columns,
+            self._open_file,
+            self._load,
+            self._is_packed,
+            remote=is_remote(self.path),
+            bare=bare,
+        )
+        self.length = int(self.shards.firsts[-1])
+        # An order takes 8 bytes a sample: a forged index must not claim more samples than its files hold.
+        if 8 * self.length > limits.allowed():
+            self._check_files()
 
     def _set_schema(self, inferred: Schema, override: GivenSchema | str | None) -> None:
         """The fields that the index or the first cells tell, and what a caller knows better."""
@@ -483,7 +521,7 @@ class ShardsReader(Reader):
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         columns_read = [*fields, *self._flags(fields)]
-        located = self.shards.locate(indices, columns_read, whole=len(columns_read) == self.width)
+        located = self.shards.locate(indices, columns_read, whole=len(columns_read) == len(self.columns))
         return Columns.read(fields, lambda name: self._column(name, indices, located), self.path)
 
     def _flags(self, fields: Sequence[str]) -> list[str]:
@@ -624,7 +662,7 @@ class ShardsReader(Reader):
         return np.diff(np.append(self.shards.firsts[shard] + begins, self.length))
 
     def where(self, sample: int) -> str:
-        return self._file_of(int(self.shards.numbers(np.array([sample]))[0]))
+        return self._file_of(int(self.shards.numbers(np.array([sample]))[0]))[0]
 
     def close(self) -> None:
         self.shards.close()
