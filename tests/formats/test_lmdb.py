@@ -34,6 +34,8 @@ class TestSuite(FormatSuite):
     golden = GOLDEN
 
 
+# TestSuite tries the same bytes in a folder.
+@pytest.mark.exhaustive
 class TestSingleFile(FormatSuite):
     wraps = True
     format = "lmdb"

@@ -67,7 +67,9 @@ class TestZlib(Records):
     in_place = False
 
 
+# TestSuite tries the frames of records, and RecordIO's suite what is in them.
 class TestRaw(Records):
+    wraps = True
     options: ClassVar = {"records": "raw"}
 
 

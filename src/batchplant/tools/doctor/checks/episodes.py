@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ....data.keys import same_cells
 from ....errors import BatchplantError
-from ....formats.lerobot.reader import LeRobotReader
+from ....formats.lerobot import LeRobotReader
 from ....schema import Field, Float, Image, Int, Tensor
 from ....schema.columns import AnyArray, Ragged, take_cells
 from ..check import ACTION, EPISODE, FRAME, TIME, Batch, CellCheck, Check, Subject, Tally
