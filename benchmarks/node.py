@@ -21,7 +21,7 @@ from _common import arguments, interleaved, others, photos, save, workplace
 from _process import Process
 
 import batchplant
-from batchplant.loading.node import place
+from batchplant.loading.node import wire
 from batchplant.storage import platform
 
 BATCH, CROP = 256, 224
@@ -89,7 +89,7 @@ class Side:
     def members(self) -> list[int]:
         """Process numbers of the readers, and of the server behind them."""
         members = [process.process.pid for process in self.processes]
-        connection = place.dial() if self.share else None
+        connection = wire.dial() if self.share else None
         if connection is not None:
             with connection:
                 members.append(platform.peer_of(connection)[0])

@@ -33,9 +33,8 @@ from batchplant.errors import DamagedError, DecodeError, OptionError, SampleInde
 from batchplant.loading import executor
 from batchplant.loading.advice import ADVICE, advise
 from batchplant.loading.executor import PRODUCERS
+from batchplant.loading.images import BufferPool, locate
 from batchplant.loading.loader import Loader
-from batchplant.loading.locate import locate
-from batchplant.loading.on_cpu import BufferPool
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws
 from batchplant.schema.columns import Ragged

@@ -24,7 +24,7 @@ import batchplant as bp
 import processes
 from batchplant.data.mix import Mix
 from batchplant.errors import OptionError
-from batchplant.loading.node import place, wire
+from batchplant.loading.node import wire
 from batchplant.loading.node.server import Server
 from batchplant.storage import platform
 from loaders import Memory, MixedWithPrevious, in_thread, numbers, write, write_jpeg
@@ -57,10 +57,10 @@ def folder(monkeypatch):
     """The folder of the socket; at the end, no server is left."""
     with tempfile.TemporaryDirectory() as runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-        yield Path(runtime, place.FOLDER)
+        yield Path(runtime, wire.FOLDER)
         if (process := server_process()) is not None:
             os.kill(process, signal.SIGTERM)
-        wait_until(lambda: not Path(runtime, place.FOLDER).exists())
+        wait_until(lambda: not Path(runtime, wire.FOLDER).exists())
     assert not [
         name for name in os.listdir("/dev/shm") if name.startswith(("batchplant-batch", "batchplant-message"))
     ]
@@ -75,7 +75,7 @@ def server(folder):
 
 @contextlib.contextmanager
 def serving(**options: Any):
-    with place.listening() as listener:
+    with wire.listening() as listener:
         server = Server(listener, workers=2, **options)
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -87,7 +87,7 @@ def serving(**options: Any):
 
 
 def server_process() -> int | None:
-    connection = place.dial() if Path(os.environ["XDG_RUNTIME_DIR"], place.FOLDER).exists() else None
+    connection = wire.dial() if Path(os.environ["XDG_RUNTIME_DIR"], wire.FOLDER).exists() else None
     if connection is None:
         return None
     with connection:
@@ -516,7 +516,7 @@ def test_a_hostile_reader_is_dropped_and_others_go_on(photos, server, case):
     loader = bp.Loader(photos, BATCH, pipelines=CROP, share="node")
     batches = iter(loader)
     next(batches)
-    with place.dial() as connection:
+    with wire.dial() as connection:
         connection.settimeout(processes.PATIENCE)
         connection.send(HOSTILE[case])
         connection.shutdown(socket.SHUT_WR)
@@ -534,7 +534,7 @@ def test_a_recipe_names_only_classes_of_data(server, name):
     body = wire.Encoder().dump(None)
     tree = f'["object","{name}",["dict",[]]]'.encode()
     body = len(tree).to_bytes(4, "little") + tree
-    with place.dial() as connection:
+    with wire.dial() as connection:
         connection.settimeout(processes.PATIENCE)
         connection.send(message({"kind": "recipe", "recipe": body}))
         kinds = [wire.Decoder().load(wire.receive(connection)[0])["kind"] for _ in range(2)]
@@ -550,7 +550,7 @@ def test_a_reader_that_asks_for_samples_that_are_not_there_gets_none(photos, ser
 
 def test_a_reader_that_takes_no_answers_is_dropped(photos, server):
     loader = bp.Loader(photos, BATCH, pipelines=CROP, share="node")
-    with place.dial() as connection:
+    with wire.dial() as connection:
         connection.settimeout(0.5)
         with contextlib.suppress(OSError):
             for _ in itertools.repeat(None, 100_000):
@@ -614,6 +614,6 @@ def test_sockets_have_no_limit_of_path_length(photos, monkeypatch, tmp_path):
     runtime.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     with serving():
-        connection = place.dial()
+        connection = wire.dial()
         assert connection is not None
         connection.close()

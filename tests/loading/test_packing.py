@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import batchplant
 from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
-from batchplant.loading.packing.documents import DocumentCache
-from batchplant.loading.packing.options import OUTPUTS, OVERLONG, STRATEGIES
+from batchplant.loading.packing.documents import OUTPUTS, OVERLONG, STRATEGIES, DocumentCache
 from batchplant.ops import Function
 from batchplant.testing.damage import EXHAUSTIVE
 
@@ -480,7 +479,7 @@ def test_tokens_that_lie_in_memory_are_not_read(
     monkeypatch.setattr(loader._packing.filler, "_mapped_tokens", in_place)
     batches = [*loader, *loader]
     assert len(taken) == len(batches)
-    monkeypatch.setattr("batchplant.loading.packing.batches.RowFiller._in_memory", lambda *_: False)
+    monkeypatch.setattr("batchplant.loading.packing.rows.RowFiller._in_memory", lambda *_: False)
     again = batchplant.Loader(tmp_path / "docs.idx", 3, **options)
     for batch, other in zip(batches, [*again, *again], strict=True):
         assert batch.keys() == other.keys()

@@ -14,7 +14,7 @@ from batchplant import _native, ops
 from batchplant.codecs.media import audio
 from batchplant.data.reader import Reader, ReaderTuning
 from batchplant.errors import DecodeError
-from batchplant.loading.locate import locate
+from batchplant.loading.images import locate
 from batchplant.loading.prefetch import PrefetchTuning, local, make_prefetcher
 from batchplant.loading.prefetch.local import LocalPrefetcher
 from batchplant.storage import platform

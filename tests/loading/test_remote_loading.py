@@ -18,7 +18,7 @@ pytest.importorskip("obstore")
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.formats.base import records
-from batchplant.loading import locate
+from batchplant.loading import images
 from batchplant.loading.prefetch.remote import RemotePrefetcher
 from chunks import shrink_chunks
 from processes import PATIENCE
@@ -352,7 +352,7 @@ def test_images_of_several_shards_are_decoded_where_they_lie(bucket, tmp_path, m
         bp.open(str(tmp_path / "t-*.tar")) as local,
     ):
         ours, theirs = bp.Loader(remote, 16, **options), bp.Loader(local, 16, **options)
-        monkeypatch.setattr(locate.Reader, "read", _only_labels(locate.Reader.read))
+        monkeypatch.setattr(images.Reader, "read", _only_labels(images.Reader.read))
         for our, other in zip(ours, theirs, strict=True):
             assert np.array_equal(our["image"], other["image"])
             assert np.array_equal(our["label"], other["label"])

@@ -27,12 +27,11 @@ import processes
 import repository
 from batchplant.cli import build_parser, main
 from batchplant.errors import AccessError, DamagedError, DecodeError, OptionError
-from batchplant.loading.exposition import serve_metrics
 from batchplant.loading.service import channel as channels
 from batchplant.loading.service import plans
 from batchplant.loading.service.channel import HEADER, MAGIC, Channel, Security, greet, listen, split_address
 from batchplant.loading.service.client import hosts_of
-from batchplant.loading.service.server import Server
+from batchplant.loading.service.server import Server, serve_metrics
 from loaders import write, write_jpeg, write_raw
 
 SAMPLES, BATCH = 61, 8

@@ -14,7 +14,7 @@ from PIL import Image
 import batchplant as bp
 from batchplant import _native, ops
 from batchplant.errors import DecodeError, OptionError
-from batchplant.loading.annotations import geometric_transforms
+from batchplant.loading.executor import geometric_transforms
 from batchplant.loading.plan import make_plan
 from batchplant.ops import Draws, Spec
 from batchplant.ops.cutting import cuts_of, engine

@@ -212,7 +212,7 @@ def warm(args: argparse.Namespace) -> int:
     `open`, the variable BATCHPLANT_CACHE, or the configuration.
     """
     # It imports the Loader, which no other command of this module needs.
-    from ..loading.warm import warm as warm_cache
+    from ..loading.prefetch.remote import warm as warm_cache
 
     folder, max_bytes = _cache_settings(args, args.source[0])
     opening = terminal.open_source(args, cache=folder, cache_bytes=args.cache_bytes or max_bytes)

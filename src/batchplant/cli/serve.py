@@ -59,10 +59,9 @@ def run(args: argparse.Namespace) -> int:
     if args.workers is not None and args.workers < 1:
         raise OptionError(f"--workers is at least 1, not {args.workers}")
     from ..data.reader import open_reader
-    from ..loading.exposition import serve_metrics
     from ..loading.service import plans
     from ..loading.service.channel import Security, listen
-    from ..loading.service.server import Server
+    from ..loading.service.server import Server, serve_metrics
 
     plan = None if args.plan is None else plans.read(args.plan, allow_code=args.allow_code)
     security = Security.of(args.token_file, args.tls_cert, args.tls_key, args.tls_ca)

@@ -46,17 +46,17 @@ def add_args(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.workers is not None and args.workers < 1:
         raise OptionError(f"--workers is at least 1, not {args.workers}")
-    from ..loading.node import place
+    from ..loading.node import wire
     from ..storage.settings import bytes_of
 
     memory = None if args.memory is None else bytes_of("--memory", args.memory)
-    place.check_platform()
-    deadline = time.monotonic() + place.START_SECONDS
+    wire.check_platform()
+    deadline = time.monotonic() + wire.START_SECONDS
     # Ctrl-C is the normal way to end it.
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
-                with place.listening() as listener:
+                with wire.listening() as listener:
                     if args.detach:
                         _detach(listener)
                     _serve(args, listener, memory)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             except BusyError:
                 if not args.detach or time.monotonic() > deadline:
                     raise
-                if place.wait():
+                if wire.wait_for_server():
                     break
     return 0
 

@@ -18,7 +18,7 @@ from ..codecs.cells import decode_cell
 from ..errors import OptionError, SchemaError, listed, near, no_such
 from ..order import mixture, orders
 from ..order.keyed import LONGEST, key_of, whole
-from ..order.metered import Metered
+from ..order.mixture import Metered
 from ..schema import Bool, Float, Int, Tensor
 from ..schema.columns import I64, Column, Masked, Ragged, dense_of, starts_of
 from ..storage import index

@@ -18,12 +18,12 @@ import numpy as np
 from ..codecs.cells import decode_sample
 from ..data.reader import Reader
 from ..errors import MissingLibraryError, OptionError, located
-from ..loading.on_cpu import OnCpu
+from ..loading.images import OnCpu
 from ..ops.base import Batch, Draws, Op, Spec, Tensors
 from ..ops.dtypes import numpy_dtype, torch_dtype
 from ..ops.function import part_of
 from ..ops.values import Convert
-from ..order.world import process_group_rank
+from ..order.ranks import process_group_rank
 from ..schema import Bool, Duration, Float, Int, Tensor, Time
 from ..schema.columns import I64, U8, Columns, Masked
 from .gpu.split import Split

@@ -25,13 +25,12 @@ from ..errors import AccessError, DecodeError, OptionError
 from ..ops.crops import CenterCrop, Decode, Resize, whole_boxes
 from ..ops.cutting import Cuts
 from ..ops.parallel import Threads
-from ..order.world import local_world_size
+from ..order.ranks import local_world_size
 from ..schema.columns import I32, I64, U8, Flags
 from ..storage.platform import memory_limit
 from ..storage.settings import DEFAULT_CACHE_BYTES, bytes_of
 from ..storage.spans import Located
-from .images import Request, Result
-from .on_cpu import OnCpu
+from .images import OnCpu, Request, Result
 from .plan import Output, Plan
 from .stage import LONGEST_SIDE, Target
 

@@ -21,8 +21,7 @@ from ..schema.columns import I64
 from ..storage.remote import waiting_until
 from . import threads
 from .executor import Batch, Executor, SampleBatches
-from .images import Device
-from .on_cpu import OnCpu
+from .images import Device, OnCpu
 from .packing import PackedBatches, Packing
 from .prefetch import Prefetcher, make_prefetcher
 from .sequence import SequenceCutter

@@ -31,10 +31,9 @@ from .advice import Traffic, advise, keep_up, stored_bytes, warn_of_obstacles
 from .decoded import DecodedCache, DecodedImages, checked_cache
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
 from .executor import Executor, RemoteExecutor
-from .images import DecodeOptions, Device
+from .images import BufferPool, DecodeOptions, Device, OnCpu
 from .node.client import NodeExecutor
-from .node.place import check_platform
-from .on_cpu import BufferPool, OnCpu
+from .node.wire import check_platform
 from .ordering import Ordering
 from .packing import Pack, PackedShard, Packing, SkippedRows, lay_out, pack_of
 from .plan import Pipelines, make_plan

@@ -18,7 +18,7 @@ from ..errors import DataError, OptionError, exceptions_as
 from ..schema import Bytes, Image, List, Tensor, Text
 from ..schema.columns import I64, AnyArray, Column, Masked, Ragged, dense_of
 from ..storage import NOTE_ERRORS
-from . import locate
+from .images import header_sizes, locate, turns_of
 from .plan import Plan
 
 F32 = npt.NDArray[np.float32]
@@ -175,10 +175,10 @@ class _AspectRatios:
             return 1.0
 
     def _read(self, samples: I64) -> Numbers:
-        cells = locate.locate(self._reader, self._field, samples)
-        sizes = locate.sizes_of(cells)
+        cells = locate(self._reader, self._field, samples)
+        sizes = header_sizes(cells)
         if self._orient:
-            turned = locate.turns_of(cells) >= 5
+            turned = turns_of(cells) >= 5
             sizes[turned] = sizes[turned, ::-1]
         # An image without a size in its header counts as a square.
         sizes[~sizes.all(axis=1)] = 1

@@ -52,7 +52,7 @@ class Pipe:
 
     ops: steps of the pipeline, in order. keep: ``geometry`` adds what was drawn for an image, as outputs
     NAME_matrix, NAME_size, NAME_box, NAME_flip and NAME_angle; see
-    :meth:`batchplant.loading.annotations.GeometricTransforms.drawn`.
+    :meth:`batchplant.loading.executor.GeometricTransforms.drawn`.
     """
 
     field: str

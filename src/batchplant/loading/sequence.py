@@ -11,7 +11,7 @@ from ..errors import OptionError, listed, near
 from ..order.mesh import Mesh, MeshRank
 from ..schema.columns import I32, I64
 from .executor import Batch
-from .on_cpu import BufferPool
+from .images import BufferPool
 from .packing import Pack
 
 # Outputs of packing with a value for every token.

@@ -16,7 +16,7 @@ from ..data.mix import Mix
 from ..data.reader import Reader
 from ..errors import OptionError, exceptions_as
 from ..order.keyed import whole
-from ..order.skips import SkippedShard, Skips
+from ..order.ranks import SkippedShard, Skips
 from ..schema.columns import I64, Flags
 from ..storage import NOTE_ERRORS
 from .packing import PackedShard, SkippedRows

@@ -24,7 +24,7 @@ class Stoppable(Protocol):
 # What threads do, by the part of the package that they are in, and by the function of the epoch.
 STAGES = (
     ("storage/remote", "waits for a server"), ("storage/", "reads"), ("loading/prefetch", "prefetches"),
-    ("data/", "reads"), ("formats/", "reads"), ("ops/", "runs ops"), ("loading/on_cpu", "decodes images"),
+    ("data/", "reads"), ("formats/", "reads"), ("ops/", "runs ops"), ("loading/images", "decodes images"),
     ("interop/", "works for the device"), ("loading/packing", "packs rows"),
     ("loading/node", "waits for another process"), ("loading/service", "waits for another machine"),
 )  # fmt: skip

@@ -15,7 +15,6 @@ batch_size: samples of a batch on one rank. lane_size: samples of a turn, see :f
 sample is long, as :class:`Sizes`.
 """
 
-from .marks import difference, drawn, mark, marks
 from .orders import (
     BY_BLOCKS,
     NAMED,
@@ -36,8 +35,7 @@ from .orders import (
     weighted,
     windowed,
 )
-from .ranks import Batches, Shard, Turns, shard
-from .sizes import Sizes, bucketed, deal
+from .ranks import Batches, Shard, Sizes, Turns, bucketed, deal, default_threads, rank_and_world_size, shard
 from .specs import (
     Balanced,
     ByAspect,
@@ -55,9 +53,12 @@ from .specs import (
     Windowed,
     by_name,
     describe,
+    difference,
+    drawn,
+    mark,
+    marks,
     order_parts,
 )
-from .world import default_threads, rank_and_world_size
 
 __all__ = [
     "BY_BLOCKS",

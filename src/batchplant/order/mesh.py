@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..errors import OptionError, listed, near
 from .keyed import whole
-from .world import process_group_rank, rank_and_world_size
+from .ranks import process_group_rank, rank_and_world_size
 
 I64 = npt.NDArray[np.int64]
 

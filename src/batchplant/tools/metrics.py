@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import MissingLibraryError, OptionError
-from ..loading.exposition import Figure, exposition, serve_metrics
 from ..loading.loader import Loader
+from ..loading.service.server import Figure, exposition, serve_metrics
 
 __all__ = ["figures", "lightning", "log", "opentelemetry", "prometheus", "scalars", "transformers"]
 

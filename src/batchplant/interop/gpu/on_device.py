@@ -26,8 +26,7 @@ from torch import Tensor
 
 from ... import _native
 from ...errors import OptionError
-from ...loading.images import Failures, Request, Result
-from ...loading.on_cpu import OnCpu
+from ...loading.images import Failures, OnCpu, Request, Result
 from ...loading.stage import Target
 from ...ops.base import Batch, Draws, Op
 from ...ops.dtypes import torch_dtype

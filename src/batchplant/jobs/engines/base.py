@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ...data.reader import Reader
 from ...errors import BatchplantError, DataError, MissingLibraryError, OptionError, SchemaError
-from ...order.world import rank_and_world_size
+from ...order.ranks import rank_and_world_size
 from ...storage import is_remote
 
 # Attempts at one task, on any worker.

@@ -24,10 +24,9 @@ from ...storage.remote.fetch import Answer
 from ..decoded import DecodedCache
 from ..executor import Executor, RemoteExecutor
 from ..images import DecodeOptions, Device
-from . import place, wire
 from . import recipe as recipes
-from .memory import BatchDecoder
-from .wire import Decoder, Encoder, NotPlainError
+from . import wire
+from .wire import BatchDecoder, Decoder, Encoder, NotPlainError
 
 # Batches whose memory a reader may hold; more are copied, as a list of all batches would need.
 MAX_HELD_BATCHES = 24
@@ -298,10 +297,10 @@ def _connect(recipe: bytes, device: Device | None) -> Link:
     """Connect to the server, or start it."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
-        connection = place.dial()
+        connection = wire.dial()
         if connection is None:
-            place.start()
-            connection = place.dial()
+            wire.start_server()
+            connection = wire.dial()
         try:
             if connection is not None:
                 return Link(connection, recipe, device)
@@ -311,4 +310,4 @@ def _connect(recipe: bytes, device: Device | None) -> Link:
                 raise
         if time.monotonic() > deadline:
             raise ConnectionRefusedError("the server of the node ends as soon as it starts")
-        time.sleep(place.POLL_SECONDS)
+        time.sleep(wire.POLL_SECONDS)

@@ -29,12 +29,10 @@ from ...schema.columns import I64
 from ...storage import platform
 from ..decoded import DecodedImages
 from ..executor import Executor
-from ..images import Exports
-from ..on_cpu import BufferPool, OnCpu
+from ..images import BufferPool, Exports, OnCpu
 from . import recipe as recipes
 from . import wire
-from .memory import BatchEncoder, SharedBatch, SharedBuffers
-from .wire import Decoder, Encoder
+from .wire import BatchEncoder, Decoder, Encoder, SharedBatch, SharedBuffers
 
 # Batches made at a time: the engine decodes one while the Python part of others runs; a device decodes more.
 WORKERS, DEVICE_WORKERS = 3, 6

@@ -5,15 +5,14 @@ windows, each by itself: a row is a pure function of (seed, epoch, row), whateve
 run can resume at any row. Only the first row of a window depends on the windows before it; a loader state
 stores one.
 
-options.py has ``Pack``. rows.py: ``Rows`` plans the rows of an epoch, ``PackedShard`` deals them to a rank.
-documents.py: lengths and tokens of documents. batches.py: ``RowFiller`` copies tokens into rows, and
-``PackedBatches`` wraps the Executor that makes the documents. ``Packing`` is what a loader holds of all this.
+documents.py has ``Pack``, and the lengths and tokens of documents. rows.py: ``Rows`` plans the rows of an
+epoch, ``PackedShard`` deals them to a rank, ``RowFiller`` copies tokens into rows, and ``PackedBatches``
+wraps the Executor that makes the documents. ``Packing`` is what a loader holds of all this.
 """
 
 from __future__ import annotations
 
-from .batches import PackedBatches, Packing, lay_out
-from .options import Pack, pack_of
-from .rows import PackedShard, SkippedRows
+from .documents import Pack, pack_of
+from .rows import PackedBatches, PackedShard, Packing, SkippedRows, lay_out
 
 __all__ = ["Pack", "PackedBatches", "PackedShard", "Packing", "SkippedRows", "lay_out", "pack_of"]

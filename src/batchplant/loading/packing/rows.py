@@ -1,4 +1,4 @@
-"""Planning of packed rows: pure arithmetic on the lengths of documents, window by window."""
+"""Packed rows: planned from the lengths of documents, window by window, then filled with tokens."""
 
 from __future__ import annotations
 
@@ -6,18 +6,39 @@ import bisect
 import dataclasses
 import functools
 import threading
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ... import _native
 from ... import order as orders
-from ...errors import OptionError
-from ...order.skips import SkippedShard
-from ...schema.columns import I64, Flags
+from ...data.reader import Reader
+from ...errors import AccessError, DataError, OptionError, near
+from ...order.ranks import SkippedShard
+from ...schema import Tensor
+from ...schema.columns import I32, I64, AnyArray, Flags
+from ...storage import MappedSource
 from ...storage.spans import Spans, concat_spans
-from .documents import DocumentCache
-from .options import Pack, Sizes
+from ..executor import Batch, Executor, Prepared, SampleBatches
+from ..images import BufferPool
+from ..plan import Output, Plan
+from .documents import (
+    OUTPUTS,
+    TOKEN_DTYPES,
+    DocumentCache,
+    Endings,
+    Pack,
+    Sizes,
+    Tokens,
+    image_sizes,
+    last_tokens,
+    native_tokens,
+    stored_ends,
+    token_sizes,
+    with_image_tokens,
+)
 
 # Files without a document in a batch are dropped from its spans if the spans name more files than this.
 MAX_UNUSED_FILES = 8
@@ -299,3 +320,352 @@ class SkippedRows(SkippedShard):
         skipped = self.skips.is_skipped(pieces.samples)[pieces.document]
         skipped |= np.repeat(self.skips.within(rows), np.diff(pieces.rows))
         return select(pieces, ~skipped) if skipped.any() else pieces
+
+
+# Outputs that need the positions of pieces in their rows.
+LAYOUT_OUTPUTS = {"cu_seqlens", "max_seqlen", "pieces"}
+# Residency of mapped files is checked again after so many batches.
+RESIDENCY_CHECK_BATCHES = 16
+
+
+def fill(
+    pack: Pack,
+    pieces: Pieces,
+    tokens: Tokens,
+    values: dict[str, Any],
+    buffers: BufferPool,
+    images: I64 | None = None,
+) -> dict[str, Any]:
+    """Return a batch of rows with the other ``values``. ``images``: image tokens before each document."""
+    prompt = images
+    if pack.prompt is not None:
+        prompt_sizes = np.ascontiguousarray(values.pop(pack.prompt), dtype=np.int64)
+        prompt = prompt_sizes if images is None else prompt_sizes + images
+    shape = (len(pieces.rows) - 1, pack.length)
+
+    def buffer(name: str, dtype: npt.DTypeLike) -> AnyArray | None:
+        return buffers.take(shape, np.dtype(dtype)) if name in pack.outputs else None
+
+    rows = buffers.take(shape, np.dtype(pack.dtype))
+    labels = None if pack.labels is None else buffer("labels", pack.dtype)
+    position, document = buffer("position_ids", pack.dtype), buffer("document_ids", np.int32)
+    loss_mask = buffer("loss_mask", np.uint8)
+    try:
+        _native.fill_rows(
+            tokens.bases, tokens.base, tokens.begin, tokens.size, tokens.dtype, prompt,
+            pieces.rows, pieces.document, pieces.start, pieces.size,
+            rows, labels, position, document, loss_mask,
+            pad=pack.pad, ignore=pack.ignore, end=pack.eos, shifted=pack.labels == "shifted",
+            multiple=pack.multiple_of,
+        )  # fmt: skip
+    except ValueError as error:
+        raise DataError(
+            f"documents are not as long as was said when rows were planned ({error}): give sizes=",
+            field=pack.field,
+        ) from None
+    if pack.across and position is not None:
+        position[:] = np.arange(pack.length)
+    if pack.across and document is not None:
+        np.copyto(document, 0, where=document >= 0)
+    outputs: dict[str, Any] = {
+        "labels": labels, "loss_mask": None if loss_mask is None else loss_mask.view(np.bool_),
+        "position_ids": position, "document_ids": document,
+    }  # fmt: skip
+    if LAYOUT_OUTPUTS & set(pack.outputs):
+        table, cuts = lay_out(pieces, pack)
+        outputs |= {"cu_seqlens": cuts, "max_seqlen": int(np.diff(cuts).max(initial=0)), "pieces": table}
+    outputs = {name: outputs[name] for name in OUTPUTS if name in pack.outputs and outputs[name] is not None}
+    return {pack.field: rows, **outputs, **values}
+
+
+def lay_out(pieces: Pieces, pack: Pack) -> tuple[I64, I32]:
+    """Return (row, place, size, start, document) of every piece, and the offsets of sequences in all rows."""
+    table, cuts = _native.lay_out(
+        pieces.rows, pieces.document, pieces.start, pieces.size, pack.length, pack.across, pack.multiple_of
+    )
+    return table.reshape(-1, 5), cuts
+
+
+def _without_skipped(pieces: Pieces, numbers: I64, batch: Batch) -> Pieces:
+    """Return the pieces without documents that could not be read; their rows have padding there."""
+    if len(batch.ids) == len(pieces.samples):
+        return pieces
+    present = np.zeros(len(pieces.samples), dtype=np.bool_)
+    row = 0
+    for number, sample in enumerate(numbers.tolist()):
+        if row < len(batch.ids) and batch.ids[row] == sample:
+            present[number] = True
+            row += 1
+    return select(pieces, present[pieces.document])
+
+
+class RowFiller:
+    """Makes rows and counts them; a document counts where it begins.
+
+    ``rest_executor`` makes the outputs of a batch besides its tokens. Where tokens can be taken from mapped
+    files, ``dtype`` is theirs, else empty. ``images``: number of image tokens before the tokens of documents.
+    ``own_ends``: which samples get no end token if they have one; None where all get one.
+    """
+
+    def __init__(
+        self,
+        pack: Pack,
+        buffers: BufferPool,
+        rest_executor: Executor,
+        dtype: str,
+        images: Callable[[I64], I64] | None = None,
+        own_ends: Callable[[I64], Flags | None] = lambda samples: None,
+    ) -> None:
+        self.pack, self._buffers, self._rest_executor, self._dtype = pack, buffers, rest_executor, dtype
+        self._images, self._own_ends = images, own_ends
+        self._lock = threading.Lock()
+        self._rows, self._documents, self._tokens, self._overlong = 0, 0, 0, 0
+        self._batches = 0
+
+    def executor(
+        self, pieces: Pieces, ids: I64, executor: Executor, documents: DocumentCache | None
+    ) -> Executor:
+        """Choose the executor of a batch: ``executor``, or one that leaves out tokens which are in memory."""
+        if documents is not None:
+            return self._rest_executor if documents.has(ids) else executor
+        if not self._dtype or pieces.spans is None:
+            return executor
+        bits = int(np.bitwise_or.reduce(pieces.spans.start | pieces.spans.size))
+        aligned = bits % np.dtype(self._dtype).itemsize == 0
+        return self._rest_executor if aligned and self._in_memory(pieces.spans) else executor
+
+    def _in_memory(self, spans: Spans) -> bool:
+        """Return True if no disk is waited for; resident files are checked again only every few batches."""
+        self._batches += 1
+        for source, _, starts, sizes in spans.by_source():
+            if not isinstance(source, MappedSource) or source.closed:
+                return False
+            check = not source.was_warm or self._batches % RESIDENCY_CHECK_BATCHES == 0
+            if check and not source.check_warm(starts, sizes):
+                return False
+        return True
+
+    def finish(self, pieces: Pieces, ids: I64, batch: Batch, documents: DocumentCache | None) -> Batch:
+        """Turn a batch of documents, those of the samples ``ids``, into rows."""
+        present, values, field = _without_skipped(pieces, ids, batch), dict(batch.values), self.pack.field
+        if documents is not None and field not in values:
+            values[field] = documents.tokens(batch.ids)
+        images = None if self._images is None else self._images(batch.ids)
+        if images is not None:
+            texts = native_tokens(values.pop(field), field)
+            tokens = Tokens.of(with_image_tokens(images, self.pack.image_token_id, *texts), field)
+        elif field in values:
+            tokens = Tokens.of(values.pop(field), field)
+        else:
+            tokens = self._mapped_tokens(present)
+        own_ends = self._own_ends(batch.ids)
+        if own_ends is not None and self.pack.eos is not None:
+            tokens = tokens.without_end(self.pack.eos, own_ends)
+        rows = fill(self.pack, present, tokens, values, self._buffers, images)
+        with self._lock:
+            self._rows += len(pieces.rows) - 1
+            # A split document is in several rows, and maybe in several batches.
+            self._documents += int((present.start == 0).sum())
+            self._tokens += int(present.size.sum())
+            self._overlong += pieces.overlong
+        return Batch(rows, batch.ids, batch.skipped)
+
+    def _mapped_tokens(self, pieces: Pieces) -> Tokens:
+        spans = pieces.spans
+        assert spans is not None
+        cells = spans.locate()
+        if cells is None:
+            raise AccessError("it was closed while a batch was made of it", path=spans.files[0])
+        return Tokens(cells.bases, cells.base, cells.start, cells.size, self._dtype)
+
+    def stats(self) -> dict[str, Any]:
+        room = self._rows * self.pack.length
+        return {
+            "packing": {
+                "rows": self._rows, "documents": self._documents, "tokens": self._tokens,
+                "fill": self._tokens / room if room else None,
+                "overlong": self._overlong,
+            }
+        }  # fmt: skip
+
+
+class Packing:
+    """Plans and makes the rows of a loader that packs."""
+
+    def __init__(
+        self,
+        pack: Pack,
+        reader: Reader,
+        plan: Plan,
+        executor: Executor,
+        indices: I64 | None,
+        buffers: BufferPool,
+    ) -> None:
+        if not isinstance(pack, Pack):
+            raise OptionError(f"pack takes a Pack, as Pack(2048), not {pack!r}")
+        outputs = {output.name: output for output in plan.outputs}
+        for name in (pack.field, pack.prompt):
+            if name is not None and name not in outputs:
+                raise OptionError(
+                    f"there is no field of the batch {name!r}{near(name, outputs)}; it has "
+                    f"{', '.join(outputs)}"
+                )
+        self.pack = pack
+        output = outputs[pack.field]
+        self._sizes, self._indices = token_sizes(pack, reader, output), indices
+        # Makes documents where only that tells their lengths; every rank does so.
+        self._document_maker: Executor | None = None
+        if self._sizes is None:
+            self._document_maker = _executor_of(Plan((output,)), executor)
+        rest_executor, dtype = _other_outputs(pack, output, plan, executor)
+        self._images = image_sizes(pack, reader)
+        # Tells which documents end with the end token; None where no such token is put after documents.
+        self._ends: Endings | None = None
+        if pack.eos is not None:
+            self._ends = stored_ends(reader, output.field, pack.eos)
+            if output.steps or not isinstance(reader.schema[output.field], Tensor):
+                maker = self._document_maker or _executor_of(Plan((output,)), executor)
+                self._ends = Endings(reader, functools.partial(last_tokens, maker, pack.field), pack.eos)
+        self.filler = RowFiller(pack, buffers, rest_executor, dtype, self._images, self._own_ends)
+        self._rows: dict[int, Rows] = {}
+        # By epoch, a window and its first row, out of a state.
+        self._first_windows: dict[int, tuple[int, int]] = {}
+
+    def shard(self, order: orders.Order, epoch: int, start: int, **options: Any) -> PackedShard:
+        """Return the batches of one rank; ``options``: those of :func:`batchplant.order.shard`."""
+        rows = self._rows.get(epoch)
+        first_window = self._first_windows.get(epoch, (0, 0))
+        if rows is None or rows.first_row > start:
+            documents = None
+            if self._document_maker is not None:
+                make = functools.partial(self._document_maker.run, epoch=epoch)
+                documents = DocumentCache(make, self.pack.field)
+            sizes = functools.partial(self._sizes_at, documents=documents)
+            window = first_window if first_window[1] <= start else (0, 0)
+            rows = Rows(order, sizes, self.pack, window, documents)
+            self._rows = {number: planned for number, planned in self._rows.items() if number >= epoch - 1}
+            self._rows[epoch] = rows
+        return PackedShard(rows, start=start, **options)
+
+    def _sizes_at(self, positions: I64, documents: DocumentCache | None) -> tuple[AnyArray, Spans | None]:
+        samples = positions if self._indices is None else self._indices[positions]
+        if documents is not None:
+            stored, spans = documents.sizes(samples), None
+        else:
+            assert self._sizes is not None
+            stored, spans = self._sizes(samples)
+        stored = np.asarray(stored)
+        sizes = stored if self._ends is None else stored + ~self._ends_of(samples, documents)
+        if self._images is not None:
+            sizes, spans = sizes + self._images(samples), None
+        return np.where(stored < 0, -1, sizes), spans
+
+    def _ends_of(self, samples: I64, documents: DocumentCache | None) -> Flags:
+        """Return which documents end with the token that is put after the others."""
+        assert self._ends is not None
+        if documents is not None:
+            return documents.ends(samples, self.pack.eos)
+        return self._ends(samples)
+
+    def _own_ends(self, samples: I64) -> Flags | None:
+        """Return which documents get no end token if they have one; None: all get one."""
+        if self._ends is None or (self._document_maker is None and self._ends.none):
+            return None
+        if self._document_maker is not None:
+            return np.ones(len(samples), dtype=np.bool_)
+        return self._ends.shares_at(samples) > 0
+
+    @property
+    def mark(self) -> list[Any]:
+        """The options that decide which documents share a row, as something that JSON can hold."""
+        if self._ends is None:
+            return self.pack.mark(False)
+        return self.pack.mark(True if self._own_ends(np.zeros(0, np.int64)) is None else "where missing")
+
+    def state(self, epoch: int, position: int) -> dict[str, Any]:
+        """Return what a loader state has besides the row: the window to plan rows from."""
+        rows = self._rows.get(epoch)
+        window = (0, 0) if rows is None or not position else rows.window_at(position)
+        return {"pack": self.mark, "window": list(window)}
+
+    def forget(self, epoch: int) -> None:
+        """Plan an epoch anew, because its order has changed behind the windows of batches that were made."""
+        self._rows.pop(epoch, None)
+
+    def go_to(self, epoch: int, window: Any) -> None:
+        """Continue an epoch at the window of a state, which was made with the same packing."""
+        try:
+            number, row = (int(value) for value in window)
+        except (TypeError, ValueError):
+            raise OptionError("this is no state of a loader that packs") from None
+        if number < 0 or row < 0:
+            raise OptionError("this is no state of a loader that packs")
+        self._first_windows, self._rows = {epoch: (number, row)}, {}
+
+    def stats(self) -> dict[str, Any]:
+        return self.filler.stats()
+
+
+class PreparedRows(NamedTuple):
+    """A batch whose documents ``executor`` prepared, and the pieces that they become."""
+
+    pieces: Pieces
+    ids: list[I64]
+    executor: Executor
+    prepared: Prepared
+
+
+class PackedBatches(SampleBatches):
+    """The batches of rows of one epoch on this rank; the Executor makes their documents."""
+
+    def __init__(
+        self, packing: Packing, executor: Executor, shard: orders.Batches, indices: I64 | None, epoch: int
+    ) -> None:
+        super().__init__(executor, shard, indices, epoch)
+        self._filler = packing.filler
+
+    def _packed(self, number: int) -> tuple[PackedShard | SkippedRows, int]:
+        """Return the shard of the rank, and the number of a batch in it."""
+        shard = self.shard
+        if isinstance(shard, orders.Turns):
+            number, shard = shard.turn(number), shard.shard
+        assert isinstance(shard, PackedShard | SkippedRows)
+        return shard, number
+
+    def prepare(self, numbers: range) -> PreparedRows:
+        (number,) = numbers
+        shard, turn = self._packed(number)
+        pieces, ids = shard.pieces(turn), self.ids(number)
+        executor = self._filler.executor(pieces, ids, self.executor, shard.packed.documents)
+        return PreparedRows(pieces, [ids], executor, executor.prepare(ids, self.epoch))
+
+    def finish(self, prepared: PreparedRows) -> Batch:
+        shard, _ = self._packed(0)
+        documents = shard.packed.documents
+        batch = prepared.executor.finish(prepared.prepared)
+        batch = self._filler.finish(prepared.pieces, prepared.ids[0], batch, documents)
+        # All ranks leave these documents out; one reports them.
+        if documents is None or shard.rank:
+            return batch
+        return batch._replace(skipped=[*batch.skipped, *documents.take_skipped()])
+
+
+def _executor_of(plan: Plan, executor: Executor) -> Executor:
+    """Return an executor of another plan, on the CPU."""
+    return Executor(executor.reader, plan, executor.on_cpu, seed=executor.seed, skip=executor.skip)
+
+
+def _other_outputs(pack: Pack, output: Output, plan: Plan, executor: Executor) -> tuple[Executor, str]:
+    """Return the executor of the other outputs, and the dtype of tokens if they lie in files as they are."""
+    field = executor.reader.schema[output.field]
+    outputs = tuple(entry for entry in plan.outputs if output.name not in (entry.name, entry.beside))
+    rest_executor = Executor(
+        executor.reader, Plan(outputs), executor.on_cpu, executor.on_device,
+        seed=executor.seed, skip=executor.skip, decoded=executor.decoded,
+    )  # fmt: skip
+    rest_executor.timer, rest_executor.functions = executor.timer, executor.functions
+    is_computed = output.steps or plan.joint or pack.sizes is not None
+    # Cells of an optional field may begin with their shape.
+    if is_computed or not isinstance(field, Tensor) or field.optional or field.dtype not in TOKEN_DTYPES:
+        return rest_executor, ""
+    return rest_executor, field.dtype

@@ -27,7 +27,7 @@ from ...storage.platform import available_memory
 from ...storage.spans import Attached, ReadSpans, Spans, aligned_memory, concat_spans, read_spans
 from .. import threads
 from ..executor import Executor
-from ..on_cpu import BufferPool
+from ..images import BufferPool
 from .base import Prefetcher, PrefetchTuning
 
 # Smallest distance of cells that are read by themselves; cells that lie closer are a table.

@@ -13,8 +13,9 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,10 +28,8 @@ from ...schema.columns import I64, Columns, Ragged
 from ...storage import platform
 from ..advice import stored_bytes
 from ..executor import Executor
-from ..exposition import Figure, exposition
-from ..images import Request, Result
+from ..images import BufferPool, OnCpu, Request, Result
 from ..node.wire import Buffer, NotPlainError
-from ..on_cpu import BufferPool, OnCpu
 from ..plan import Plan, make_plan
 from . import plans
 from .channel import (
@@ -41,9 +40,79 @@ from .channel import (
     RefusedError,
     Rows,
     Security,
+    bind,
     greet,
     pack,
 )
+
+REQUEST_SECONDS = 10
+
+
+# -- figures for Prometheus, as text and from a server of their own ----------------------------------------
+
+
+class Figure(NamedTuple):
+    """A number with its name, kind (counter or gauge) and meaning."""
+
+    name: str
+    kind: str
+    text: str
+    value: float
+
+
+def exposition(prefix: str, figures: Iterable[Figure], labels: Mapping[str, object] | None = None) -> str:
+    """Return figures in the text format of Prometheus, with the same labels for all."""
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in (labels or {}).items())
+    labelled = f"{{{pairs}}}" if pairs else ""
+    return "".join(
+        f"# HELP {prefix}_{name} {text}\n# TYPE {prefix}_{name} {kind}\n{prefix}_{name}{labelled} {value}\n"
+        for name, kind, text, value in figures
+    )
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_SECONDS
+    server: Any
+
+    def do_GET(self) -> None:
+        is_known = self.path.partition("?")[0] == "/metrics"
+        body = self.server.metrics().encode() if is_known else b"/metrics\n"
+        self.send_response(200 if is_known else 404)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: str, metrics: Callable[[], str]) -> None:
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bind(address)
+        self.server_name, self.server_port = self.server_address = self.socket.getsockname()[:2]
+        self.metrics = metrics
+
+    def shutdown(self) -> None:
+        """End the thread, and close the socket."""
+        super().shutdown()
+        self.server_close()
+
+
+def serve_metrics(address: str, metrics: Callable[[], str]) -> ThreadingHTTPServer:
+    """Serve figures at ``http://ADDRESS/metrics`` from a thread; ``shutdown`` ends it."""
+    server = _Server(address, metrics)
+    threading.Thread(target=server.serve_forever, name="batchplant-metrics", daemon=True).start()
+    return server
+
 
 # Of one request: samples, and bytes of its answer. Samples read at a time where sizes are unknown.
 MAX_SAMPLES, MAX_ANSWER_BYTES, READ_SAMPLES = 1 << 20, 1 << 30, 256

@@ -26,7 +26,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import AccessError, BatchplantError, NotFoundError
-from ...order.world import local_world_size
+from ...order.ranks import local_world_size
 from ...schema.columns import I32, I64, U8, starts_of
 from ..platform import available_memory
 from ..settings import DEFAULT_FETCH_BYTES

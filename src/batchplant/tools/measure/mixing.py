@@ -19,8 +19,7 @@ from ...data.mix import Mix
 from ...data.reader import Reader
 from ...data.sizes import are_known, sizes_of
 from ...errors import OptionError
-from ...loading.packing.documents import image_sizes, stored_ends
-from ...loading.packing.options import Pack
+from ...loading.packing.documents import Pack, image_sizes, stored_ends
 from ...loading.packing.rows import Window, plan_window
 from ...order.keyed import derive, key_of
 from ...schema import Tensor

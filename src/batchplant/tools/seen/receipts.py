@@ -25,7 +25,7 @@ from ...codecs.cells import cell_bytes
 from ...data.mix import Mix
 from ...data.reader import Reader
 from ...errors import DataError, OptionError, exceptions_as
-from ...order.skips import SkippedShard
+from ...order.ranks import SkippedShard
 from ...schema.columns import I64, Ragged
 from ...storage import NOTE_ERRORS, is_remote, open_source, parse_object, read_whole
 from .record import Stretch

@@ -30,7 +30,7 @@ from ...loading.preview import Cut, cut_of
 from ...loading.recording import fingerprint
 from ...loading.skipping import skip_of
 from ...ops.function import part_of
-from ...order.skips import SkippedShard
+from ...order.ranks import SkippedShard
 from ...schema import Field, Image
 from ...schema.columns import I64, AnyArray
 from .record import Notes, Stretch, all_notes, read_stretches, spikes_in

@@ -16,7 +16,7 @@ from ...codecs.tokens import load as load_tokenizer
 from ...data.reader import Reader
 from ...data.tensors import is_tensors
 from ...errors import BatchplantError, located
-from ...loading.locate import locate
+from ...loading.images import locate
 from ...schema import kinds
 from ...schema.columns import I64, U8, Column, Ragged, as_bytes, dense_of
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ... import _native
 from ...codecs import image
 from ...errors import BatchplantError, DecodeError
-from ...loading.locate import locate, turns_of
+from ...loading.images import locate, turns_of
 from ...schema.columns import I64, U8, AnyArray
 from ...schema.kinds import Image
 from ...storage import limits
