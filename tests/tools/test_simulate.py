@@ -19,10 +19,8 @@ from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError
 from batchplant.loading.prefetch.remote import Use
 from batchplant.tools.simulation import Plan, example, read_plan, simulate
-from batchplant.tools.simulation.cache import hit_rates
-from batchplant.tools.simulation.data import Dataset, Orders
-from batchplant.tools.simulation.network import Clock, Link, Way
-from batchplant.tools.simulation.ranks import Loops, Rank
+from batchplant.tools.simulation.model import Clock, Link, Loops, Rank, Way, hit_rates
+from batchplant.tools.simulation.running import Dataset, Orders
 from chunks import shrink_chunks
 from variants import exhaustive
 

@@ -52,17 +52,17 @@ def share(name: str, value: Any) -> float:
     return result
 
 
-def size(name: str, value: Any) -> int:
-    """100kB, 64 MiB, 4TB."""
-    return bytes_of(name, int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
 def mean_size(name: str, value: Any) -> float:
     """Bytes on average, which may be a fraction: 16, 0.5, 2kB."""
     try:
         return number(name, value)
     except OptionError:
         return size_of(name, value)
+
+
+def size(name: str, value: Any) -> int:
+    """100kB, 64 MiB, 4TB."""
+    return int(mean_size(name, value))
 
 
 def rate(name: str, value: Any) -> float:

@@ -1,25 +1,31 @@
-"""Running a plan: a node, or all of them where they are few, in the first epoch and in a later one."""
+"""Running a plan: a node, or all of them where they are few, in the first epoch and in a later one.
+
+The samples of a plan lie where a computation says; nothing is stored for them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from ... import order as orders
 from ...loading.prefetch import PrefetchTuning
 from ...order import BY_BLOCKS
-from .cache import NodeDisk, hit_rates
-from .data import Dataset, Orders
-from .network import Clock, Way
+from ...order.keyed import key_of, uniform
+from ...schema.columns import I64
+from ...storage.spans import Spans
+from .model import Clock, Loops, NodeDisk, Rank, Way, hit_rates
 from .plan import Plan
-from .ranks import Loops, Rank
 from .results import Epoch, Simulation
 
 Progress = Callable[[int, int], None]
+F64 = npt.NDArray[np.float64]
 # So many positions of an order are looked at, at most; a dataset that has no more is simulated whole.
 # Where most samples are fetched by themselves, each of them takes longer.
 POSITIONS, SPARSE = 250_000, 60_000
@@ -31,6 +37,100 @@ COMPARED_RANKS, COMPARED_STEPS = 256, 16
 LISTED = 1000
 # A part that was busy for this share of the time is what limits all.
 FULL = 0.85
+
+
+# What its draws are told from others by.
+PURPOSE = 18
+
+
+class Dataset:
+    """Samples one after another in files; ``ranges`` tells where, as a Reader does.
+
+    A border between two samples is moved by a draw of its own, so that sizes vary and sums are exact.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.each = plan, plan.samples_per_file
+        self._key = key_of(plan.loader.seed, 0, PURPOSE)
+        self._aligned = plan.data.aligned and plan.data.block_bytes > 0
+        self._stride = plan.data.sample_bytes + plan.data.gap_bytes
+
+    def __len__(self) -> int:
+        return self.plan.data.samples
+
+    def _borders(self, samples: I64) -> I64:
+        """Where samples begin in their files: all but the first of a run a little later than on average."""
+        data = self.plan.data
+        moved = uniform(self._key, samples) * data.varies * data.sample_bytes
+        position = samples % self.each
+        # What begins at a fixed position: a file, and a block where blocks are aligned.
+        run = self.plan.samples_per_block if self._aligned else self.each
+        block, within = np.divmod(position, run)
+        moved[within == 0] = 0
+        begin = block * (data.block_bytes if self._aligned else run * self._stride)
+        return begin + within * self._stride + moved.astype(np.int64)
+
+    def sizes(self, samples: I64) -> I64:
+        """Up to the gap before the next one, or where that would be, where the next is in another run."""
+        data, run = self.plan.data, self.plan.samples_per_block if self._aligned else self.each
+        ends = self._borders(samples + 1)
+        last = ((samples + 1) % self.each % run == 0) | (samples + 1 == len(self))
+        position = samples[last] % self.each
+        begin = position // run * (data.block_bytes if self._aligned else run * self._stride)
+        ends[last] = begin + (position % run + 1) * self._stride
+        return ends - self._borders(samples) - data.gap_bytes
+
+    def file_size(self, number: int) -> int:
+        """Up to the end of its last sample."""
+        last = np.array([min(self.each * (number + 1), len(self)) - 1])
+        return int((self._borders(last) + self.sizes(last))[0])
+
+    def ranges(self, fields: Sequence[str] | None, indices: Any) -> Spans:
+        samples = np.asarray(indices, dtype=np.int64)
+        files, file = np.unique(samples // self.each, return_inverse=True)
+        names = [str(file) for file in files.tolist()]
+        return Spans(names, self._borders(samples), self.sizes(samples), file.reshape(-1).astype(np.int32))
+
+
+class Orders:
+    """The order of every epoch, as a Loader would make it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._options: dict[str, Any] = {}
+        loader = plan.loader
+        if loader.order in orders.BY_BLOCKS:
+            self._options["blocks"] = orders.BlockIndex.of_sizes(_block_sizes(plan))
+            if loader.lanes and plan.cluster.ranks > 1:
+                self._options |= {"lanes": plan.cluster.ranks, "lane_size": loader.batch_size}
+        if loader.window and loader.order in ("quasi_random", "windowed"):
+            self._options["window"] = loader.window
+
+        # Only the last order that was asked for: it may be large.
+        self.order = functools.lru_cache(1)(self._make)
+
+    def _make(self, epoch: int) -> orders.Order:
+        loader = self.plan.loader
+        samples = self.plan.data.samples
+        return orders.make(loader.order, samples, seed=loader.seed, epoch=epoch, **self._options)
+
+    def shard(self, epoch: int, rank: int, start: int = 0) -> orders.Shard:
+        loader = self.plan.loader
+        return orders.shard(
+            self.order(epoch), rank=rank, world_size=self.plan.cluster.ranks, batch_size=loader.batch_size,
+            drop_last=loader.drop_last, start=start,
+        )  # fmt: skip
+
+
+def _block_sizes(plan: Plan) -> I64:
+    """Samples of every block; the last of a file may be smaller."""
+    files, remaining = divmod(plan.data.samples, plan.samples_per_file)
+    starts = np.arange(0, plan.samples_per_file, plan.samples_per_block)
+    full, last = (np.diff(starts[starts < size], append=size) for size in (plan.samples_per_file, remaining))
+    return np.concatenate([np.tile(full, files), last[last > 0]])
+
+
+# -- the run --------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,24 +207,25 @@ def simulate(plan: Plan, progress: Progress = lambda done, total: None) -> Simul
 class _Cluster:
     """The simulated nodes; what their disks and pools hold stays from one epoch to the next."""
 
-    def __init__(self, plan: Plan, scope: Scope, data: Any, orders: Any, found: float = 0.0) -> None:
+    def __init__(self, plan: Plan, scope: Scope, data: Dataset, orders: Orders, held: float = 0.0) -> None:
         self._plan, self._scope, self._orders = plan, scope, orders
         self.clock = Clock()
         self.loops = Loops(self.clock, plan.cluster.step, synchronous=plan.cluster.synchronous)
         self.ways: list[Way] = []
         self.disks: list[NodeDisk] = []
-        self._numbers: list[int] = []
+        self._numbers = [number for ranks in scope.nodes for number in ranks]
+
+        def file_size(path: str) -> int:
+            return data.file_size(int(path))
+
         for ranks in scope.nodes:
             way = Way(self.clock, plan, len(ranks))
-            disk = NodeDisk(self.clock, plan.node.cache, found) if plan.node.cache else None
+            disk = NodeDisk(self.clock, plan.node.cache, held) if plan.node.cache else None
             self.ways.append(way)
             self.disks += [disk] if disk is not None else []
-            for number in ranks:
-                self._numbers.append(number)
-                self.loops.ranks.append(
-                    Rank(self.clock, way, disk, plan, data, lambda path: data.file_size(int(path)),
-                         self.loops.look)
-                )  # fmt: skip
+            for _ in ranks:
+                rank = Rank(self.clock, way, disk, plan, data, file_size, self.loops.look)
+                self.loops.ranks.append(rank)
 
     @property
     def kept(self) -> float:
@@ -134,78 +235,76 @@ class _Cluster:
 
     def run(self, epoch: int, start: int, report: Callable[[int], None]) -> Epoch:
         began, ranks = self.clock.now, self.loops.ranks
-        before = [(rank.fetching.bytes, rank.fetching.requests, rank.fetching.from_disk) for rank in ranks]
+        before = np.array(
+            [(rank.fetching.bytes, rank.fetching.requests, rank.fetching.from_disk) for rank in ranks]
+        )
         busy = self._busy()
         for rank, number in zip(ranks, self._numbers, strict=True):
             shard = self._orders.shard(epoch, number, start)
-            after = partial(self._orders.shard, epoch + 1, number) if self._scope.whole else None
+            after = functools.partial(self._orders.shard, epoch + 1, number) if self._scope.whole else None
             rank.begin(shard, after, self._scope.batches)
         self.loops.run(report)
         return self._epoch(began, before, busy)
 
     def _busy(self) -> dict[str, float]:
         """Seconds that every part would have been busy so far at its full speed."""
-        ranks, plan = self.loops.ranks, self._plan
-        moved = [(way, way.link.bytes) for way in self.ways]
-        batches = [rank.decoded / plan.loader.batch_size for rank in ranks]
-        return {
-            "the link of the node": float(np.mean([size / way.of_node for way, size in moved])),
-            "the bandwidth of the store": float(np.mean([size / way.of_store for way, size in moved])),
-            "the requests/s of the store": float(
-                np.mean([way.gate.passed * way.gate.each for way in self.ways])
-            ),
-            "the disk of the node": float(
-                np.mean([way.disk.bytes / way.disk.bandwidth for way in self.ways])
-            ),
-            "making requests": float(np.mean([rank.fetching.spent() for rank in ranks])),
-            "decoding": float(np.mean([rank.decoded / plan.cluster.decode for rank in ranks])),
-            "the training step": float(np.mean(batches)) * plan.cluster.step,
+        ranks, ways, plan = self.loops.ranks, self.ways, self._plan
+        seconds = {
+            "the link of the node": [way.link.bytes / way.of_node for way in ways],
+            "the bandwidth of the store": [way.link.bytes / way.of_store for way in ways],
+            "the requests/s of the store": [way.gate.passed * way.gate.each for way in ways],
+            "the disk of the node": [way.disk.bytes / way.disk.bandwidth for way in ways],
+            "making requests": [rank.fetching.spent() for rank in ranks],
+            "decoding": [rank.decoded / plan.cluster.decode for rank in ranks],
+            "the training step": [
+                rank.decoded / plan.loader.batch_size * plan.cluster.step for rank in ranks
+            ],
         }
+        return {name: float(np.mean(values)) for name, values in seconds.items()}
 
-    def _epoch(self, began: float, before: list[tuple[int, int, int]], busy: dict[str, float]) -> Epoch:
+    def _epoch(self, began: float, before: F64, busy: dict[str, float]) -> Epoch:
         plan, ranks = self._plan, self.loops.ranks
-        traces = [rank.trace for rank in ranks]
+        traces = np.array([rank.trace for rank in ranks], dtype=np.float64)
         # Of a part of an epoch, what comes after the first batches is what goes on.
         skipped = self._scope.skipped
-        times = np.array([trace.times for trace in traces]) - began
-        samples = np.array([trace.samples for trace in traces])
+        times, samples = traces[:, :, 0] - began, traces[:, :, 1]
         last = times[:, -1]
         since = times[:, skipped - 1] if skipped else np.zeros(len(ranks))
         spent = float((last - since).max() if plan.cluster.synchronous else (last - since).mean())
         looked_at = samples[:, skipped:].sum(axis=1)
         rate = float(looked_at.sum()) / max(spent, 1e-12) / len(ranks) * plan.cluster.ranks
-
-        def grown(name: str, which: int) -> Any:
-            ends = np.array([getattr(trace, name) for trace in traces])
-            if not skipped:
-                return np.array([getattr(rank.fetching, name) for rank in ranks]) - [
-                    counts[which] for counts in before
-                ]
-            return ends[:, -1] - ends[:, skipped - 1]
-
-        fetched, requests, from_disk = grown("bytes", 0), grown("requests", 1), grown("from_disk", 2)
+        if skipped:
+            counts = traces[:, -1, 2:] - traces[:, skipped - 1, 2:]
+        else:
+            ends = [(rank.fetching.bytes, rank.fetching.requests, rank.fetching.from_disk) for rank in ranks]
+            counts = np.array(ends, dtype=np.float64) - before
+        fetched, requests, from_disk = counts.T
         scale = plan.data.samples / plan.cluster.ranks / looked_at
         shares = {
             name: (now - busy[name]) / max(float(last.max()), 1e-12) for name, now in self._busy().items()
         }
-        taken = samples.sum(axis=0).cumsum()
-        steps = times.max(axis=0)
+        limit = max(shares, key=lambda name: shares[name])
+        if shares[limit] < FULL:
+            limit = "waiting for answers (latency, and the speed of one request)"
+        taken, steps = samples.sum(axis=0).cumsum(), times.max(axis=0)
         gap = max(1, self._scope.batches // 100, min(plan.period, self._scope.batches // 4))
         marks = np.arange(gap, len(steps), max(1, self._scope.batches // 100))
         speeds = (taken[marks] - taken[marks - gap]) / np.maximum(steps[marks] - steps[marks - gap], 1e-12)
         return Epoch(
-            rate, plan.data.samples / rate, float((fetched * scale).mean()), float((requests * scale).mean()),
-            float(from_disk.sum() / max(1, (from_disk + fetched).sum())),
-            float(fetched.max() / max(1e-12, fetched.mean())) if fetched.any() else 1.0,
-            float(times[:, 0].max()), _limit(shares), shares, tuple(steps[marks].tolist()),
-            tuple((speeds / len(ranks) * plan.cluster.ranks).tolist()),
-            tuple((fetched * scale).tolist()), tuple((requests * scale).tolist()),
-        )  # fmt: skip
-
-
-def _limit(shares: dict[str, float]) -> str:
-    name = max(shares, key=lambda name: shares[name])
-    return name if shares[name] >= FULL else "waiting for answers (latency, and the speed of one request)"
+            samples_per_second=rate,
+            seconds=plan.data.samples / rate,
+            bytes=float((fetched * scale).mean()),
+            requests=float((requests * scale).mean()),
+            hit_rate=float(from_disk.sum() / max(1, (from_disk + fetched).sum())),
+            imbalance=float(fetched.max() / max(1e-12, fetched.mean())) if fetched.any() else 1.0,
+            first_batch=float(times[:, 0].max()),
+            limit=limit,
+            busy=shares,
+            times=tuple(steps[marks].tolist()),
+            rates=tuple((speeds / len(ranks) * plan.cluster.ranks).tolist()),
+            bytes_by_rank=tuple((fetched * scale).tolist()),
+            requests_by_rank=tuple((requests * scale).tolist()),
+        )
 
 
 def _shares(plan: Plan, orders: Orders) -> tuple[int, int, int]:
