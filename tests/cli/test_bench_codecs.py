@@ -18,8 +18,8 @@ import batchplant as bp
 import repository
 from batchplant import _native
 from batchplant.cli import build_parser, main
-from batchplant.cli.bench import _coding, codecs
-from batchplant.cli.bench._coding import difference
+from batchplant.cli.bench import codecs
+from batchplant.cli.bench.codecs import difference
 from batchplant.codecs.media import image
 from batchplant.testing.damage import EXHAUSTIVE
 
@@ -28,7 +28,7 @@ PIL = pytest.importorskip("PIL.Image")
 EXACT = ["raw", "PNG", "WebP lossless"]
 QUICK = ["--rounds", "1", "--qualities", "60,90", "--quiet"]
 LOSSY = ["JPEG 60", "JPEG 90", "WebP 60", "WebP 90"]
-if _coding.pillow_has("avif"):
+if codecs.pillow_has("avif"):
     LOSSY += ["AVIF 60", "AVIF 90"]
 COUNT = 10
 
@@ -186,9 +186,9 @@ def test_resolutions_are_an_axis(folder: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_ssim_is_what_its_definition_says() -> None:
     one, two = scene(0), scene(1)
-    assert _coding.ssim(one, one) == pytest.approx(1)
-    assert _coding.ssim(one, two) == pytest.approx(_coding.ssim(two, one))
-    assert _coding.ssim(one, two) < 0.5
+    assert codecs.ssim(one, one) == pytest.approx(1)
+    assert codecs.ssim(one, two) == pytest.approx(codecs.ssim(two, one))
+    assert codecs.ssim(one, two) < 0.5
     # Window by window, as the formula stands in the paper.
     gray = [each @ np.array([0.299, 0.587, 0.114]) for each in (one, two)]
     result = []
@@ -199,18 +199,18 @@ def test_ssim_is_what_its_definition_says() -> None:
             both = np.cov(x, y, bias=True)
             high = (2 * x.mean() * y.mean() + c1) * (2 * both[0, 1] + c2)
             result.append(high / ((x.mean() ** 2 + y.mean() ** 2 + c1) * (both[0, 0] + both[1, 1] + c2)))
-    assert _coding.ssim(one, two) == pytest.approx(np.mean(result))
+    assert codecs.ssim(one, two) == pytest.approx(np.mean(result))
     # Smaller than a window, gray, and of 16 bits.
-    assert _coding.ssim(one[:3, :5], one[:3, :5]) == pytest.approx(1)
+    assert codecs.ssim(one[:3, :5], one[:3, :5]) == pytest.approx(1)
     deep = scene(2, channels=1).astype(np.uint16) << 8
-    assert _coding.ssim(deep, deep ^ 0x0F00) < 1
+    assert codecs.ssim(deep, deep ^ 0x0F00) < 1
 
 
 def test_what_pillow_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codecs, "pillow_has", lambda encoding: encoding == "jxl")
     names = [candidate.name for candidate in codecs.candidates([50], mask=False)]
     assert names == [*EXACT, "JPEG 50", "WebP 50", "JPEG XL 50"]
-    assert not _coding.pillow_has("nosuch")
+    assert not codecs.pillow_has("nosuch")
 
 
 def test_images_are_taken_from_the_whole_dataset(
@@ -334,7 +334,7 @@ def test_a_lying_header_allocates_nothing(tmp_path: Path, capsys: pytest.Capture
     content[16:24] = (2**30).to_bytes(4, "big") * 2
     cell = np.frombuffer(bytes(content), np.uint8)
     with pytest.raises(bp.DataError):
-        _coding.watch(_coding.decoder(_native.Engine(1), cell, None), 1)
+        codecs.watch(codecs.decoder(_native.Engine(1), cell, None), 1)
 
 
 @pytest.mark.parametrize(

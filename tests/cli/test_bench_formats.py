@@ -21,7 +21,7 @@ from batchplant.cli import main, terminal
 from batchplant.cli.bench import formats
 from batchplant.jobs.engines.base import Inline
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measurement, comparison, figures, report
+from batchplant.tools.measure import Candidate, Measurement, comparison, figures
 from batchplant.tools.measure.comparison import caveats
 from batchplant.tools.measure.timing import PIPELINES
 from variants import exhaustive
@@ -55,12 +55,12 @@ def made(label: str, size: int, speed: float | None, **more: Any) -> Measurement
     return Measurement(label.partition(":")[0], label=label, **known)
 
 
-def about(**changes: Any) -> report.About:
+def about(**changes: Any) -> formats.About:
     given: dict[str, Any] = {
         "path": "photos", "format": "beton", "total": 1000, "samples": 10, "unit": "images", "how": "how",
         "machine": "a machine", "seconds": 1.0, **changes,
     }  # fmt: skip
-    return report.About(**given)
+    return formats.About(**given)
 
 
 def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,13 +147,13 @@ def test_a_narrow_terminal_cuts_no_number(
 
 
 @pytest.mark.parametrize(
-    ("by", "count"), [("warm", 0), ("warm", 12), *exhaustive(*((by, 2) for by in report.SPEEDS))]
+    ("by", "count"), [("warm", 0), ("warm", 12), *exhaustive(*((by, 2) for by in formats.SPEEDS))]
 )
 def test_a_figure_of_any_number_of_formats(by: str, count: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [made(f"format{number}", 100 + number**4, 10.0 * number + 1) for number in range(count)]
     rows = [*rows, made("none", 5, None), made("bad", 0, None, samples=0, error="no")]
-    figures.save(report.draw(rows, about(by=by)), str(tmp_path / "f.svg"))
+    figures.save(formats.draw(rows, about(by=by)), str(tmp_path / "f.svg"))
     assert (tmp_path / "f.svg").stat().st_size > 1000
 
 

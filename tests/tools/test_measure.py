@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import batchplant as bp
+from batchplant.cli.bench import formats
 from batchplant.formats.registry import all_formats, find
 from batchplant.storage import platform
 from batchplant.tools import measure
-from batchplant.tools.measure import Candidate, Measurement, choice, figures, harness, pareto, report, timing
+from batchplant.tools.measure import Candidate, Measurement, choice, figures, harness, pareto, timing
 
 N = 48
 ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
@@ -172,8 +173,8 @@ def test_no_name_in_a_figure_lies_on_another() -> None:
         Measurement("x", label=f"format{number}", samples=1, bytes=size, epoch_warm=20.0 + number % 2)
         for number, size in enumerate((10_000, 10_200, 10_400, 50_000, 50_100, 99_000))
     ]
-    about = report.About("x", "beton", 1, 1, "samples", "how", "machine", 1.0)
-    figure = report.draw(rows, about)
+    about = formats.About("x", "beton", 1, 1, "samples", "how", "machine", 1.0)
+    figure = formats.draw(rows, about)
     renderer = figures.renderer(figure)
     boxes = [text.Text.get_window_extent(name, renderer) for name in figure.axes[0].texts]
     frame = figure.axes[0].get_window_extent(renderer)
