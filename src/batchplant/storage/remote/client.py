@@ -17,12 +17,11 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
-from ...errors import AccessError, BatchplantError, shown
+from ...errors import AccessError, BatchplantError, NotFoundError, shown
 from ...schema.columns import U8
 from ..files import is_below
 from ..settings import DEFAULT_RETRY_SECONDS, StorageOptions
@@ -75,10 +74,34 @@ class Got(NamedTuple):
     tag: str
 
 
-Data = bytes | Path | Iterable[Any]
+Data = bytes | Iterable[Any]
 REQUESTS = ("head", "get", "get_whole", "level", "walk", "put", "copy", "delete")
 # Characters of a name in a warning.
 MAX_NAME_LENGTH = 100
+
+
+def failure_of(
+    code: int,
+    message: str,
+    path: str,
+    start: int | None,
+    *,
+    advice: str = "",
+    gone: str = "no such file",
+    after: float = 0.0,
+) -> AccessError | NotFoundError:
+    """Return the error for a status code that a server answered; ``advice``: on what it refuses."""
+    if code in GONE:
+        return NotFoundError(gone, path=path)
+    if code in REFUSED:
+        return RefusedError(f"{message}{advice}", path=path, offset=start)
+    if code == 416:
+        return BeyondError("the range lies behind the end", path=path, offset=start)
+    if code not in BUSY:
+        return AccessError(message, path=path, offset=start)
+    error = TransientError(message, path=path, offset=start)
+    error.after, error.answered = after, True
+    return error
 
 
 class Client(ABC):
@@ -100,6 +123,23 @@ class Client(ABC):
     def revision(self) -> str | None:
         """Return the version of everything that this client reads; None for a store without versions."""
         return None
+
+    def _shown(self, name: str) -> str:
+        """Return the URL of an object, for messages."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def _translate(self, error: Exception, name: str, start: int | None, **doing: bool) -> BatchplantError:
+        """Return an exception of the client's library as one of ours; ``doing``: listing or writing."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _asking(self, name: str, start: int | None = None, **doing: bool) -> Iterator[None]:
+        """Count the request that is made within it, and raise what its library raises as one of ours."""
+        self.requests += 1
+        try:
+            yield
+        except Exception as error:
+            raise self._translate(error, name, start, **doing) from None
 
     def count(self, answer: Got) -> Got:
         """Count the bytes of an answer, and return it."""
@@ -128,7 +168,7 @@ class Client(ABC):
 
     @abstractmethod
     def put(self, name: str, data: Data, size: int | None = None) -> str:
-        """Write an object from bytes, from a local file (a Path), or from pieces of ``size`` bytes in all.
+        """Write an object from bytes, or from pieces of ``size`` bytes in all.
 
         It appears when it is complete. Returns its tag if the server reports one. An exception raised by the
         iterator of pieces aborts the upload.

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from ...errors import AccessError, BatchplantError, MissingLibraryError, NotFoundError, OptionError, needs
 from ..settings import StorageOptions
 from ..urls import Place
 from .client import (
-    BUSY,
-    GONE,
     NO_SIZE,
     REFUSED,
     Client,
@@ -24,6 +21,7 @@ from .client import (
     TransientError,
     as_array,
     checked_size,
+    failure_of,
 )
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
@@ -59,9 +57,6 @@ class FsspecClient(Client):
     def _path(self, name: str) -> str:
         return str(self._fs._strip_protocol(self._shown(name)))
 
-    def _shown(self, name: str) -> str:
-        return f"{self.url}/{name}" if name else self.url
-
     def _entry(self, info: dict[str, Any], name: str) -> Entry:
         tags = {str(key).lower(): value for key, value in info.items() if value}
         tag = " ".join(str(tags[key]) for key in TAGS if key in tags)
@@ -70,22 +65,16 @@ class FsspecClient(Client):
         return Entry(name, checked_size(info["size"], self._shown(name)), tag)
 
     def head(self, name: str) -> Entry:
-        self.requests += 1
-        try:
+        with self._asking(name):
             info = self._fs.info(self._path(name))
-        except Exception as error:
-            raise self._translate(error, name) from None
         if info.get("type") == "directory":
             raise NotFoundError("no such file", path=self._shown(name))
         return self._entry(info, name)
 
     def get(self, name: str, start: int, end: int) -> Got:
         """Return bytes only: drivers report no size or tag with them."""
-        self.requests += 1
-        try:
+        with self._asking(name, start):
             data = as_array(self._fs.cat_file(self._path(name), start=start, end=end))
-        except Exception as error:
-            raise self._translate(error, name, start) from None
         if len(data) > end - start:
             message = (
                 f"{len(data)} bytes came, not {end - start}: the server gives no ranges; copy it to a disk"
@@ -94,20 +83,15 @@ class FsspecClient(Client):
         return self.count(Got(data, -1, ""))
 
     def get_whole(self, name: str) -> Got:
-        self.requests += 1
-        try:
+        with self._asking(name):
             return self.count(Got(as_array(self._fs.cat_file(self._path(name))), -1, ""))
-        except Exception as error:
-            raise self._translate(error, name) from None
 
     def level(self, folder: str) -> tuple[list[Entry], list[str]]:
-        self.requests += 1
         try:
-            infos = self._fs.ls(self._path(folder), detail=True)
-        except MISSING:
+            with self._asking(folder):
+                infos = self._fs.ls(self._path(folder), detail=True)
+        except NotFoundError:
             return [], []
-        except Exception as error:
-            raise self._translate(error, folder) from None
         top = self._path("").rstrip("/")
         entries, folders = [], []
         for info in infos:
@@ -121,13 +105,11 @@ class FsspecClient(Client):
         return sorted(entries), sorted(folders)
 
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
-        self.requests += 1
         try:
-            infos = self._fs.find(self._path(folder), detail=True)
-        except MISSING:
+            with self._asking(folder):
+                infos = self._fs.find(self._path(folder), detail=True)
+        except NotFoundError:
             return
-        except Exception as error:
-            raise self._translate(error, folder) from None
         top = self._path("").rstrip("/")
         for path, info in sorted(infos.items()):
             name = path.removeprefix(top).lstrip("/")
@@ -135,23 +117,16 @@ class FsspecClient(Client):
                 yield self._entry(info, name)
 
     def put(self, name: str, data: Data, size: int | None = None) -> str:
-        self.requests += 1
         path = self._path(name)
         draft = f"{path}.{secrets.token_hex(4)}.part" if self._in_place else path
-        try:
+        with self._asking(name, writing=True):
             self._fs.makedirs(self._fs._parent(path), exist_ok=True)
-            if isinstance(data, Path):
-                self._fs.put_file(str(data), draft)
-            elif isinstance(data, bytes | bytearray | memoryview):
-                self._fs.pipe_file(draft, bytes(data))
+            if isinstance(data, bytes):
+                self._fs.pipe_file(draft, data)
             else:
                 self._write(draft, data)
             if draft != path:
                 self._rename(draft, path)
-        except NotImplementedError:
-            raise AccessError("it cannot be written to", path=self._shown(name)) from None
-        except Exception as error:
-            raise self._translate(error, name) from None
         return ""
 
     def _write(self, path: str, pieces: Iterable[Any]) -> None:
@@ -179,47 +154,34 @@ class FsspecClient(Client):
             self._fs.mv(draft, path)
 
     def copy(self, name: str, to: str) -> None:
-        self.requests += 1
-        try:
+        with self._asking(name):
             self._fs.cp_file(self._path(name), self._path(to))
-        except Exception as error:
-            raise self._translate(error, name) from None
 
     def delete(self, names: list[str]) -> None:
         for name in names:
-            self.requests += 1
-            try:
+            with contextlib.suppress(NotFoundError), self._asking(name):
                 self._fs.rm_file(self._path(name))
-            except MISSING:
-                continue
-            except Exception as error:
-                raise self._translate(error, name) from None
 
-    def _translate(self, error: Exception, name: str, start: int | None = None) -> BatchplantError:
+    def _translate(self, error: Exception, name: str, start: int | None, **doing: bool) -> BatchplantError:
         if isinstance(error, BatchplantError):
             return error
+        if isinstance(error, NotImplementedError):
+            reason = "it cannot be written to" if doing.get("writing") else "its driver cannot do that"
+            return AccessError(reason, path=self._shown(name))
         cause: BaseException = error
         while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
             cause = cause.__cause__
-        path, code = self._shown(name), _status(cause)
-        if isinstance(cause, MISSING) or code in GONE:
+        codes = (getattr(cause, attribute, None) for attribute in ("status", "code"))
+        path, code = self._shown(name), next((code for code in codes if isinstance(code, int)), None)
+        if isinstance(cause, MISSING):
             return NotFoundError("no such file", path=path)
         if isinstance(cause, PermissionError) or code in REFUSED:
             return RefusedError("the server refuses it: check the credentials", path=path, offset=start)
         if code is not None:
             message = f"the server answered {code} {getattr(cause, 'message', '')}".rstrip()
-            return (TransientError if code in BUSY else AccessError)(message, path=path, offset=start)
+            return failure_of(code, message, path, start)
         if isinstance(cause, TimeoutError):
             return TransientError("the server did not answer in time", path=path, offset=start)
         first_line = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
         kind = TransientError if isinstance(cause, OSError) else AccessError
         return kind(f"the server does not give it: {first_line}", path=path, offset=start)
-
-
-def _status(error: BaseException | None) -> int | None:
-    """Return the status code that a server answered, if the error has one."""
-    for name in ("status", "code"):
-        code = getattr(error, name, None)
-        if isinstance(code, int):
-            return code
-    return None

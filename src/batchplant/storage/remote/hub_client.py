@@ -23,9 +23,6 @@ from ..settings import StorageOptions
 from ..urls import Place, hub_parts
 from . import ranges
 from .client import (
-    BUSY,
-    GONE,
-    REFUSED,
     Client,
     Data,
     Entry,
@@ -34,6 +31,7 @@ from .client import (
     TransientError,
     as_array,
     checked_size,
+    failure_of,
 )
 from .fetch import fetcher
 from .ranges import RETRY_AFTER, RangeRequests
@@ -118,18 +116,13 @@ class HubClient(Client):
         path = self._shown(name)
         reason = headers.get("x-error-message", "")[:200]
         reason = f": {reason}" if reason and reason.isprintable() else ""
-        if code in GONE:
-            raise NotFoundError(f"the Hub has no such file or revision{reason}", path=path)
-        if code in REFUSED:
-            raise RefusedError(f"the Hub answered {code}{reason}; {ADVICE}", path=path)
-        if code in BUSY:
-            error = TransientError(f"the Hub answered {code}{reason}", path=path)
-            wait = RETRY_AFTER.fullmatch(headers.get("retry-after", ""))
-            reset = RESET.search(headers.get("ratelimit", ""))
-            error.after = float(wait[0] if wait else reset[1] if reset else 0)
-            error.answered = True
-            raise error
-        raise AccessError(f"the Hub answered {code}{reason}", path=path)
+        wait = RETRY_AFTER.fullmatch(headers.get("retry-after", ""))
+        reset = RESET.search(headers.get("ratelimit", ""))
+        raise failure_of(
+            code, f"the Hub answered {code}{reason}", path, None, advice=f"; {ADVICE}",
+            gone=f"the Hub has no such file or revision{reason}",
+            after=float(wait[0] if wait else reset[1] if reset else 0),
+        )  # fmt: skip
 
     def _json(self, url: str, name: str) -> tuple[Any, str | None]:
         """Return an answer in JSON, and the URL of the page after it."""
@@ -291,9 +284,6 @@ class HubClient(Client):
 
     def delete(self, names: list[str]) -> None:
         raise AccessError("the Hub is read only here", path=self.url)
-
-    def _shown(self, name: str) -> str:
-        return f"{self.url}/{name}" if name else self.url
 
 
 def _host(url: str) -> str:

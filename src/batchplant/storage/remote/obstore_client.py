@@ -17,7 +17,6 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -29,14 +28,12 @@ from ..settings import StorageOptions, settings_for
 from ..urls import Place, is_remote, options_at, place_of
 from . import client, ranges
 from .client import (
-    BUSY,
     FIRST_PAUSE,
     GONE,
     MAX_PAUSE,
     NO_SIZE,
     PAUSE_GROWTH,
     REFUSED,
-    BeyondError,
     Client,
     Data,
     Entry,
@@ -45,6 +42,7 @@ from .client import (
     RefusedError,
     TransientError,
     checked_size,
+    failure_of,
 )
 from .fetch import fetcher
 from .ranges import RangeRequests, RedirectedError, is_proxied
@@ -110,13 +108,13 @@ class ObstoreClient(Client):
         self._is_direct = _is_direct(url, place, options)
 
     def head(self, name: str) -> Entry:
-        self.requests += 1
         try:
-            return self._entry(self._store.head(name), name)
-        except Exception as error:
-            failure = self._translate(error, name)
-        if isinstance(failure, NotFoundError):
-            raise failure from None
+            with self._asking(name):
+                return self._entry(self._store.head(name))._replace(name=name)
+        except NotFoundError:
+            raise
+        except BatchplantError as error:
+            failure = error
         # Some servers, and URLs signed for reading only, do not answer HEAD.
         try:
             got = self.get(name, 0, 1)
@@ -162,11 +160,8 @@ class ObstoreClient(Client):
         return ranges.fill(end - start, chunks, self._shown(name), start)
 
     def get_whole(self, name: str) -> Got:
-        self.requests += 1
-        try:
+        with self._asking(name):
             return self._got(self._store.get(name), name)
-        except Exception as error:
-            raise self._translate(error, name) from None
 
     def _signed(self, name: str) -> str:
         """Return a URL by which anybody can read this object for an hour."""
@@ -177,20 +172,16 @@ class ObstoreClient(Client):
         try:
             return str(self._obstore.sign(self._store, "GET", name, SIGNED_URL_LIFETIME))
         except Exception as error:
-            raise self._translate(error, name) from None
+            raise self._translate(error, name, None) from None
 
     def level(self, folder: str) -> tuple[list[Entry], list[str]]:
-        self.requests += 1
-        try:
-            listing_result = self._store.list_with_delimiter(folder or None)
-            entries = [self._entry(meta, meta["path"]) for meta in listing_result["objects"]]
-        except Exception as error:
-            raise self._translate(error, folder, listing=True) from None
-        return entries, sorted(str(prefix) for prefix in listing_result["common_prefixes"])
+        with self._asking(folder, listing=True):
+            listing = self._store.list_with_delimiter(folder or None)
+            entries = [self._entry(meta) for meta in listing["objects"]]
+        return entries, sorted(str(prefix) for prefix in listing["common_prefixes"])
 
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
-        self.requests += 1
-        try:
+        with self._asking(folder, listing=True):
             # Some servers answer out of order, but not within a page.
             names: list[str] = []
             for page in self._store.list(folder or None, offset=after, chunk_size=1000):
@@ -200,25 +191,14 @@ class ObstoreClient(Client):
                     raise AccessError(
                         "the server lists the same objects over and over", path=self._shown(folder)
                     )
-                for meta in page:
-                    yield self._entry(meta, meta["path"])
-        except Exception as error:
-            raise self._translate(error, folder, listing=True) from None
+                yield from map(self._entry, page)
 
     def put(self, name: str, data: Data, size: int | None = None) -> str:
-        self.requests += 1
-        if isinstance(data, Path):
-            size = os.path.getsize(data)
         # S3 allows 10,000 parts.
         part = max(PART_BYTES, -(-(size or 0) // MAX_PARTS))
         store = self._store if isinstance(data, bytes) else self._retrying_store()
-        try:
+        with self._asking(name, writing=True):
             result = store.put(name, data, chunk_size=part, max_concurrency=PARTS_IN_FLIGHT)
-        except Exception as error:
-            # A local file that cannot be read is not the server's fault.
-            if isinstance(data, Path) and not os.path.exists(data):
-                raise
-            raise self._translate(error, name, writing=True) from None
         return tag_of({"e_tag": result.get("e_tag")})
 
     def _retrying_store(self) -> Any:
@@ -228,25 +208,18 @@ class ObstoreClient(Client):
         return self._upload_store
 
     def copy(self, name: str, to: str) -> None:
-        self.requests += 1
         try:
-            self._store.copy(name, to)
-        except Exception as error:
-            failure = self._translate(error, name, writing=True)
-        else:
+            with self._asking(name, writing=True):
+                self._store.copy(name, to)
             return
+        except BatchplantError as error:
+            failure = error
         # S3 copies objects of up to 5 GB in one request.
         size = 0 if isinstance(failure, NotFoundError | TransientError) else self.head(name).size
         if size <= MAX_COPY_BYTES:
             raise failure from None
-        self.put(
-            to,
-            (
-                self.get(name, offset, min(offset + PART_BYTES, size)).data
-                for offset in range(0, size, PART_BYTES)
-            ),
-            size,
-        )
+        starts = range(0, size, PART_BYTES)
+        self.put(to, (self.get(name, start, min(start + PART_BYTES, size)).data for start in starts), size)
 
     def delete(self, names: list[str]) -> None:
         if len(names) > 1 and self.url.startswith(("s3://", "s3a://")):
@@ -256,56 +229,33 @@ class ObstoreClient(Client):
                 self._store.delete(names)
                 return
         for name in names:
-            self.requests += 1
-            try:
+            with contextlib.suppress(NotFoundError), self._asking(name, writing=True):
                 self._store.delete(name)
-            except FileNotFoundError:
-                continue
-            except Exception as error:
-                raise self._translate(error, name, writing=True) from None
 
-    def _entry(self, meta: Meta, name: str) -> Entry:
-        return Entry(name, checked_size(meta["size"], self._shown(name)), tag_of(meta))
+    def _entry(self, meta: Meta) -> Entry:
+        return Entry(meta["path"], checked_size(meta["size"], self._shown(meta["path"])), tag_of(meta))
 
-    def _shown(self, name: str) -> str:
-        return f"{self.url}/{name}" if name else self.url
-
-    def _translate(
-        self,
-        error: Exception,
-        name: str,
-        start: int | None = None,
-        *,
-        listing: bool = False,
-        writing: bool = False,
-    ) -> BatchplantError:
+    def _translate(self, error: Exception, name: str, start: int | None, **doing: bool) -> BatchplantError:
         """Translate an exception of obstore; use little of its text, which may hold a signature or a key."""
         if isinstance(error, BatchplantError):
             return error
         path, text = self._shown(name), str(error)
         status = re.search(r"status code: (\d{3})([^:\n]*)", text)
         code = int(status[1]) if status else None
-        if (isinstance(error, FileNotFoundError) or code in GONE) and not listing:
+        if (isinstance(error, FileNotFoundError) or code in GONE) and not doing.get("listing"):
             return NotFoundError("no such file", path=path)
         if code in GONE:
             return NotFoundError("no such bucket", path=self.url)
         kind = type(error).__name__
         if code in REFUSED or kind in ("PermissionDeniedError", "UnauthenticatedError"):
-            answered = (
-                f"the server answered {code or 403} ({(status[2].strip() if status else '') or 'refused'})"
+            reason = (status[2].strip() if status else "") or "refused"
+            advice = WRITE_ADVICE if doing.get("writing") and not self.options.anonymous else self._advice()
+            return RefusedError(
+                f"the server answered {code or 403} ({reason}): {advice}", path=path, offset=start
             )
-            advice = WRITE_ADVICE if writing and not self.options.anonymous else self._advice()
-            return RefusedError(f"{answered}: {advice}", path=path, offset=start)
-        if code == 416:
-            return BeyondError("the range lies behind the end", path=path, offset=start)
-        if code is not None and code not in BUSY:
-            return AccessError(f"the server answered {code}{_hint(code, status)}", path=path, offset=start)
-        if code is not None:
-            busy = TransientError(
-                f"the server answered {code}{status[2] if status else ''}", path=path, offset=start
-            )
-            busy.answered = True
-            return busy
+        if status is not None and code is not None:
+            hint = "; the bucket may lie in another region (region=…)" if code in (301, 307, 400) else ""
+            return failure_of(code, f"the server answered {code}{status[2].rstrip()}{hint}", path, start)
         if "Content-Length Header missing" in text:
             return AccessError(NO_SIZE, path=path, offset=start)
         if isinstance(error, ValueError | OverflowError) or any(words in text for words in INVALID_HEADERS):
@@ -345,11 +295,6 @@ def _why(text: str) -> str:
         if fragment in text:
             return why
     return "the connection broke before all bytes came"
-
-
-def _hint(code: int, status: re.Match[str] | None) -> str:
-    reason = status[2].rstrip() if status else ""
-    return f"{reason}; the bucket may lie in another region (region=…)" if code in (301, 307, 400) else reason
 
 
 def tag_of(meta: Meta) -> str:

@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ...errors import AccessError, BatchplantError, NotFoundError, located
+from ...errors import AccessError, BatchplantError, located
 from ...schema.columns import U8
 from ..platform import use_huge_pages
 from . import client
-from .client import BUSY, GONE, REFUSED, BeyondError, Got, RefusedError, TransientError, checked_size
+from .client import REFUSED, Got, TransientError, checked_size, failure_of
 from .fetch import fetcher
 
 # Connections that are kept open for the next request.
@@ -257,25 +257,13 @@ class _Answer:
     def _check_status(self) -> None:
         code = self.code
         reason = self.reason if self.reason.isprintable() else repr(self.reason)
-        if code in GONE:
-            raise NotFoundError("no such file", path=self._path)
-        if code in REFUSED:
-            raise RefusedError(f"the server answered {code} ({reason})", path=self._path, offset=self._offset)
-        if code in BUSY:
-            error = TransientError(
-                f"the server answered {code} {reason}", path=self._path, offset=self._offset
-            )
-            wait = RETRY_AFTER.fullmatch(self.headers.get("retry-after", ""))
-            error.after, error.answered = float(wait[0]) if wait else 0.0, True
-            raise error
-        if code == 416:
-            raise BeyondError("the range lies behind the end", path=self._path, offset=self._offset)
+        message = f"the server answered {code} {reason}"
         if code in REDIRECTS:
-            raise RedirectedError(
-                f"the server answered {code} {reason}", path=self._path, offset=self._offset
-            )
+            raise RedirectedError(message, path=self._path, offset=self._offset)
         if code not in (200, 206):
-            self._refuse(f"the server answered {code} {reason}")
+            wait = RETRY_AFTER.fullmatch(self.headers.get("retry-after", ""))
+            message = f"the server answered {code} ({reason})" if code in REFUSED else message
+            raise failure_of(code, message, self._path, self._offset, after=float(wait[0]) if wait else 0.0)
 
     def _refuse(self, message: str) -> NoReturn:
         raise AccessError(message, path=self._path, offset=self._offset)
