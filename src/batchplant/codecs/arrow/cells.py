@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,9 +88,10 @@ def _column(field: Field, array: pa.Array) -> Column:
         if isinstance(field, kinds.List | kinds.Struct) and not is_text(_packed(array.type)):
             if array.null_count and not field.optional:
                 raise _missing(array)
-            return documents(field, array, _plain_list, _column)
+            return _nested_documents(field, array)
         array = _plain(array)
-        if array.null_count and not field.optional and not _is_time(field):
+        is_time = isinstance(field, kinds.Tensor) and not field.shape and np.dtype(field.dtype).kind in "mM"
+        if array.null_count and not field.optional and not is_time:
             raise _missing(array)
         if isinstance(field, kinds.Time | kinds.Duration):
             return _number_column(field, *_counts(field, array))
@@ -114,11 +115,6 @@ def _packed(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _plain_list(array: pa.Array) -> pa.Array:
-    """A list or struct without packing; the struct of a file stays one."""
-    return array if is_file_struct(array.type) else _plain(array)
-
-
 def _counts(field: kinds.Time | kinds.Duration, array: pa.Array) -> tuple[AnyArray, Flags | None]:
     """Times as counts of the field's unit. Whole numbers are such counts."""
     pa = pyarrow()
@@ -132,10 +128,6 @@ def _counts(field: kinds.Time | kinds.Duration, array: pa.Array) -> tuple[AnyArr
     if kind != want:
         array = array.cast(want)
     return view_of(array, np.dtype(np.int32 if want.bit_width == 32 else np.int64)).astype(np.int64), valid
-
-
-def _is_time(field: Field) -> bool:
-    return isinstance(field, kinds.Tensor) and not field.shape and np.dtype(field.dtype).kind in "mM"
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -514,7 +506,7 @@ def _array(field: Field, column: Column) -> pa.Array:
         raise EncodeError("Arrow cannot hold raw pixels; encode the images first")
     kind = storage(field)
     if isinstance(field, kinds.List | kinds.Struct) and not pa.types.is_large_string(kind):
-        return _array_of_nested(field, column, _array)
+        return _array_of_documents(field, column)
     if isinstance(field, kinds.Uuid):
         return pa.ExtensionArray.from_storage(kind, _binary_array(pa.binary(16), unhex(column)))
     array = _binary_array(
@@ -607,38 +599,30 @@ def _rows(array: AnyArray) -> Ragged:
     return Ragged(as_bytes(array), np.arange(len(array) + 1, dtype=np.int64) * width)
 
 
-Decode = Callable[[Field, Any], Column]
-Encode = Callable[[Field, Column], Any]
-
-
-def documents(field: Field, array: pa.Array, plain: Callable[[Any], Any], decode: Decode) -> Ragged:
-    """The cells of a list or struct. ``plain`` undoes packing, ``decode`` is for what holds no others."""
+def _nested_documents(field: Field, array: pa.Array) -> Ragged:
+    """The cells of a list or struct."""
     array.validate(full=True)
     # Each value becomes an object of Python first.
     limits.check("its column", plain_size(array) + 16 * len(array), array.get_total_buffer_size())
-    objects = _objects(field, array, plain, decode)
+    objects = _objects(field, array)
     return Ragged.from_cells([None if value is None else nested.json_text(value) for value in objects])
 
 
-def _objects(field: Field, array: pa.Array, plain: Callable[[Any], Any], decode: Decode) -> list[Any]:
+def _objects(field: Field, array: pa.Array) -> list[Any]:
     if not isinstance(field, List | Struct):
-        return nested.plains(field, decode(field, array))
-    array = plain(array)
+        return nested.plains(field, _column(field, array))
+    # The struct of a file stays one.
+    array = array if is_file_struct(array.type) else _plain(array)
     is_valid = None if not array.null_count else valid_of(array).tolist()
     if is_valid is not None and not field.optional:
         raise DecodeError(f"a value inside is missing, and {field} is not optional")
-    if isinstance(field, List):
-        objects = _lists(field, array, plain, decode)
-    else:
-        objects = _structs(field, array, is_valid, plain, decode)
-    return (
-        objects
-        if is_valid is None
-        else [value if valid else None for value, valid in zip(objects, is_valid, strict=True)]
-    )
+    objects = _lists(field, array) if isinstance(field, List) else _structs(field, array, is_valid)
+    if is_valid is None:
+        return objects
+    return [value if valid else None for value, valid in zip(objects, is_valid, strict=True)]
 
 
-def _lists(field: List, array: pa.Array, plain: Callable[[Any], Any], decode: Decode) -> list[Any]:
+def _lists(field: List, array: pa.Array) -> list[Any]:
     if not is_any_list(array.type) and not pyarrow().types.is_map(array.type):
         raise DecodeError(f"{array.type} where {field} is needed")
     if pyarrow().types.is_fixed_size_list(array.type):
@@ -649,30 +633,24 @@ def _lists(field: List, array: pa.Array, plain: Callable[[Any], Any], decode: De
         ends = view_of(array.offsets, wide).astype(np.int64) if len(array) else np.zeros(1, np.int64)
         sizes = np.diff(ends)
         inside = array.values[ends[0] : ends[-1]]
-    values = _objects(dataclasses.replace(field.of, optional=True), inside, plain, decode)
+    values = _objects(dataclasses.replace(field.of, optional=True), inside)
     lists = [values[start:end] for start, end in itertools.pairwise(starts_of(sizes).tolist())]
     if not _may_be_null(field.of) and None in values:
         # Arrow allows values under a missing list.
-        is_valid = array.is_valid().to_pylist()
-        if any(
-            None in values_of_list for values_of_list, valid in zip(lists, is_valid, strict=True) if valid
-        ):
+        valid = array.is_valid().to_pylist()
+        if any(None in values for values, is_valid in zip(lists, valid, strict=True) if is_valid):
             raise DecodeError(f"a value inside is missing, and {field.of} is not optional")
     return lists
 
 
-def _structs(
-    field: Struct, array: pa.Array, valid: list[bool] | None, plain: Callable[[Any], Any], decode: Decode
-) -> list[Any]:
+def _structs(field: Struct, array: pa.Array, valid: list[bool] | None) -> list[Any]:
     names = [name for name, _ in field.fields]
     if not pyarrow().types.is_struct(array.type) or [arrow_field.name for arrow_field in array.type] != names:
         raise DecodeError(f"{array.type} where {field} is needed")
     columns = []
     for (name, inner), part in zip(field.fields, array.flatten(), strict=True):
         # Where the whole struct is missing, so are its values.
-        objects = _objects(
-            inner if valid is None else dataclasses.replace(inner, optional=True), part, plain, decode
-        )
+        objects = _objects(inner if valid is None else dataclasses.replace(inner, optional=True), part)
         if valid is not None and not _may_be_null(inner):
             _check_present(name, objects, valid)
         columns.append(objects)
@@ -688,22 +666,22 @@ def _check_present(name: str, objects: Sequence[Any], is_valid: Sequence[bool]) 
         raise DecodeError(f"a value {name!r} is missing in a struct, and it is not optional")
 
 
-def _array_of_nested(field: Field, column: Ragged, encode: Encode) -> pa.Array:
-    """The Arrow array of cells. ``encode`` is for what holds no others."""
+def _array_of_documents(field: Field, column: Ragged) -> pa.Array:
+    """The Arrow array of the cells of a list or struct."""
     objects: list[Any] = []
     for row, cell in enumerate(column):
         try:
             objects.append(None if cell is None else json.loads(cell.tobytes()))
         except (ValueError, RecursionError) as error:
             raise EncodeError(f"not {field}: {error}", sample=row) from None
-    return _nested_array(field, objects, encode)
+    return _nested_array(field, objects)
 
 
-def _nested_array(field: Field, objects: Sequence[Any], encode: Encode) -> pa.Array:
+def _nested_array(field: Field, objects: Sequence[Any]) -> pa.Array:
     pa = pyarrow()
     if not isinstance(field, List | Struct):
         try:
-            array = encode(field, nested.column_of(field, objects))
+            array = _array(field, nested.column_of(field, objects))
             return array.storage if isinstance(array, pa.ExtensionArray) else array
         except BatchplantError as error:
             raise EncodeError(error.message) from None
@@ -717,7 +695,7 @@ def _nested_array(field: Field, objects: Sequence[Any], encode: Encode) -> pa.Ar
     valid = bitmap(present)
     if isinstance(field, List):
         sizes = np.fromiter((len(value or ()) for value in objects), dtype=np.int64, count=len(objects))
-        values = _nested_array(field.of, [value for value in objects for value in value or ()], encode)
+        values = _nested_array(field.of, [value for value in objects for value in value or ()])
         buffers = [valid, pa.py_buffer(starts_of(sizes))]
         return pa.Array.from_buffers(storage(field), len(objects), buffers, children=[values])
     children = []
@@ -725,9 +703,6 @@ def _nested_array(field: Field, objects: Sequence[Any], encode: Encode) -> pa.Ar
         values = [None if value is None else value.get(name) for value in objects]
         if not present.all() and not _may_be_null(inner):
             _check_present(name, values, present.tolist())
-        children.append(
-            _nested_array(
-                inner if present.all() else dataclasses.replace(inner, optional=True), values, encode
-            )
-        )
+        nullable = inner if present.all() else dataclasses.replace(inner, optional=True)
+        children.append(_nested_array(nullable, values))
     return pa.Array.from_buffers(storage(field), len(objects), [valid], children=children)

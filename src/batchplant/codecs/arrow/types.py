@@ -170,12 +170,8 @@ def time_dtype(kind: pa.DataType) -> AnyDType:
     return np.dtype(f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]")
 
 
-# Where the two letters of each byte stand, and the dashes.
-_PLACES = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])
-_LETTERS = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
-_NUMBERS = np.full(256, 255, dtype=np.uint8)
-_NUMBERS[_LETTERS] = range(16)
-_NUMBERS[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = range(10, 16)
+# Where the digits of a UUID stand; dashes are between them.
+_DIGITS = np.array([n for n in range(36) if n not in (8, 13, 18, 23)])
 
 
 def numbers(values: AnyArray) -> pa.Array:
@@ -222,10 +218,9 @@ def hexed(cells: Ragged) -> Ragged:
     present = cells.sizes > 0
     if (cells.sizes[present] != 16).any():
         raise DecodeError("a UUID has 16 bytes", sample=int(np.argmax(present & (cells.sizes != 16))))
-    packed = cells.data[cells.offsets[0] : cells.offsets[-1]].reshape(-1, 16)
-    text = np.full((len(packed), 36), ord("-"), dtype=np.uint8)
-    text[:, _PLACES[::2]] = _LETTERS[packed >> 4]
-    text[:, _PLACES[1::2]] = _LETTERS[packed & 15]
+    digits = cells.data[cells.offsets[0] : cells.offsets[-1]].tobytes().hex().encode()
+    text = np.full((len(digits) // 32, 36), ord("-"), dtype=np.uint8)
+    text[:, _DIGITS] = np.frombuffer(digits, dtype=np.uint8).reshape(-1, 32)
     return Ragged(text.reshape(-1), starts_of(present * np.int64(36)), valid=cells.valid)
 
 
@@ -236,12 +231,13 @@ def unhex(cells: Ragged) -> Ragged:
     if wrong.any():
         raise EncodeError("a UUID has 36 letters", sample=int(np.argmax(wrong)))
     text = cells.data[cells.offsets[0] : cells.offsets[-1]].reshape(-1, 36)
-    digits = _NUMBERS[text[:, _PLACES]]
-    if (digits > 15).any():
-        row = int(np.flatnonzero(present)[np.argmax((digits > 15).any(axis=1))])
+    digits = text[:, _DIGITS]
+    is_digit = np.isin(digits, np.frombuffer(b"0123456789abcdefABCDEF", dtype=np.uint8))
+    if not is_digit.all():
+        row = int(np.flatnonzero(present)[np.argmin(is_digit.all(axis=1))])
         raise EncodeError("a UUID consists of the digits 0 to f", sample=row)
     uuids: U8 = np.zeros((len(cells), 16), dtype=np.uint8)
-    uuids[present] = digits[:, ::2] << 4 | digits[:, 1::2]
+    uuids[present] = np.frombuffer(bytes.fromhex(digits.tobytes().decode()), dtype=np.uint8).reshape(-1, 16)
     return Ragged(uuids.reshape(-1), np.arange(len(cells) + 1, dtype=np.int64) * 16, valid=cells.valid)
 
 
@@ -258,7 +254,8 @@ def plain_size(array: pa.Array) -> int:
         indices = array.indices.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
         return _taken(array.dictionary, np.bincount(indices, minlength=len(array.dictionary)))
     if types.is_run_end_encoded(kind):
-        return _taken(array.values, _run_lengths(array))
+        ends = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
+        return _taken(array.values, np.diff(ends, prepend=0))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         wide = np.int32 if types.is_list_view(kind) else np.int64
         lengths = np.frombuffer(array.buffers()[2] or b"", wide)[array.offset :][: len(array)]
@@ -304,8 +301,3 @@ def _sizes(values: Any) -> I64:
     # Nested types have no width.
     except ValueError:
         return np.full(len(values), plain_size(values), dtype=np.int64)
-
-
-def _run_lengths(array: pa.Array) -> I64:
-    ends = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
-    return np.diff(ends, prepend=0)
