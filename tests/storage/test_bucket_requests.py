@@ -99,7 +99,9 @@ def large(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["train.tar", "train.mds", "train.litdata"])
+@pytest.mark.parametrize(
+    "name", ["train.tar", "train.mds", pytest.param("train.litdata", marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize(
     ("order", "most"),
     [

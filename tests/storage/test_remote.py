@@ -221,7 +221,7 @@ def test_what_fails_once_is_asked_for_again(url, served, fault):
         assert fetch.fetcher().counts.retries >= before + 1
 
 
-@pytest.mark.parametrize("fault", TRANSIENT, ids=str)
+@pytest.mark.parametrize("fault", TRANSIENT[::3], ids=str)
 def test_opening_is_tried_again(url, served, fault):
     served.fail(fault, times=2)
     with contextlib.closing(open_source(url)) as source:
@@ -352,7 +352,7 @@ def test_connections_of_failed_requests_are_closed(url, served):
     gc.collect()
 
 
-@pytest.mark.parametrize("fault", [*TRANSIENT, answers(403), answers(400)], ids=str)
+@pytest.mark.parametrize("fault", [*TRANSIENT[::3], answers(403), answers(400)], ids=str)
 def test_what_fails_for_good_is_one_error_with_its_place(url, served, fault):
     with contextlib.closing(open_source(url)) as source:
         served.fail(fault, times=None)

@@ -22,6 +22,7 @@ import pytest
 import batchplant as bp
 import forks
 import processes
+from batchplant.cli import main
 from batchplant.formats import registry
 from batchplant.formats.base.tensors import TENSORS
 from batchplant.jobs import engines
@@ -37,6 +38,8 @@ pytest.importorskip("obstore", reason="pip install 'batchplant[remote]'")
 ROWS = 12
 WRITERS = sorted(name for name, spec in registry.all_formats().items() if spec.writer is not None)
 OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
+# Formats whose targets are replaced in ways that differ: files, side-cars, folders, tables, a database.
+REPLACED = ("beton", "tfrecord", "json", "zarr", "imagefolder", "parquet", "delta", "lmdb", "safetensors")
 # A folder has one image, sound or video for each sample, and none of the other two.
 MEDIA = {"imagefolder": "image", "audiofolder": "audio", "videofolder": "video"}
 
@@ -152,7 +155,7 @@ def dataset(name: str, count: int) -> tuple[dict[str, bp.Field], list[dict[str, 
 def test_every_format(name: str, shelf: Shelf, tmp_path: Path) -> None:
     suffix = next(iter(registry.get_format(name).suffixes), "")
     target = f"data{suffix}"
-    for count in (ROWS, ROWS - 5):
+    for count in (ROWS, ROWS - 5) if EXHAUSTIVE or name in REPLACED else (ROWS,):
         fields, samples = dataset(name, count)
         try:
             with bp.create(
@@ -172,12 +175,11 @@ def test_every_format(name: str, shelf: Shelf, tmp_path: Path) -> None:
         assert all(name.startswith(("data.", "data/", target)) for name in shelf.names())
     with shelf.open(target, format=name, **OPEN.get(name, {})) as result:
         check_samples(result, fields, samples)
+    # What lies in the bucket is what would lie on a disk.
+    with bp.open(os.path.join(shelf.root, target), format=name, **OPEN.get(name, {})) as result:
         report = bp.verify(result, decode=True)
         assert report.problems == []
         assert "checksums" in " ".join(report.checks)
-    # What lies in the bucket is what would lie on a disk.
-    with bp.open(os.path.join(shelf.root, target), format=name, **OPEN.get(name, {})) as result:
-        check_samples(result, fields, samples)
 
 
 def test_other_stores_by_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,7 +559,7 @@ def test_ctrl_c_breaks_an_upload_off(behind: tuple[Shelf, Proxy], tmp_path: Path
         # Before the last bytes are given away: from then on the upload may end well at any time.
         "uploads.HeldUpload.complete = lambda self: signal.raise_signal(signal.SIGINT)\n"
         "try:\n"
-        "    bp.convert({'data': [os.urandom(1 << 20) for _ in range(40)]}, sys.argv[1],\n"
+        "    bp.convert({'data': [os.urandom(1 << 20) for _ in range(34)]}, sys.argv[1],\n"
         "               target_options={'endpoint': sys.argv[2]})\n"
         "except KeyboardInterrupt:\n"
         "    print('stopped')\n"
@@ -600,8 +602,9 @@ def test_interrupted_while_a_thread_starts(
 # -- failing servers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [answers(503), answers(500), reset()], ids=["503", "500", "reset"])
-@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize(
+    ("kind", "fault"), [("file", answers(503)), ("shards", reset()), ("folder", answers(500))]
+)
 def test_what_fails_once_is_tried_again(kind: str, fault: Any, behind: tuple[Shelf, Proxy]) -> None:
     shelf, proxy = behind
     name, how, opens = SETS[kind]
@@ -624,7 +627,7 @@ def test_a_part_that_fails_is_sent_again(
     proxy.fail(answers(503), method="PUT", path="partNumber=2")
     proxy.fail(reset(), method="PUT", path="partNumber=1")
     proxy.fail(answers(503), method="POST", path="uploadId")
-    data = [os.urandom(1 << 20) for _ in range(40)]
+    data = [os.urandom(1 << 20) for _ in range(34)]
     shelf.write("a.tfrecord", {"data": data})
     assert proxy.count("POST", "uploads") == 1
     assert proxy.count("PUT", "partNumber=3") == 1
@@ -803,12 +806,11 @@ def test_secrets_are_written_nowhere(shelf: Shelf) -> None:
     assert shelf.names() == []
 
 
-def test_the_command_reaches_both_ends(shelf: Shelf) -> None:
+def test_the_command_reaches_both_ends(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
     shelf.write("a.tfrecord", numbers(10))
-    command = [sys.executable, "-m", "batchplant", "convert", shelf.at("a.tfrecord"), shelf.at("b.jsonl")]
-    ways = ["--option", f"endpoint={shelf.endpoint}", "--to-option", f"endpoint={shelf.endpoint}"]
-    done = processes.run([*command, *ways, "--checksums"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"10 samples, \d+ B", done.stdout)
+    command = ["convert", shelf.at("a.tfrecord"), shelf.at("b.jsonl"), "--checksums"]
+    options = ["--option", f"endpoint={shelf.endpoint}", "--to-option", f"endpoint={shelf.endpoint}"]
+    assert main([*command, *options]) == 0
+    assert re.search(r"10 samples, \d+ B", capsys.readouterr().out)
     assert held(shelf.open("b.jsonl")) == list(range(10))
     assert "b.jsonl.crc" in shelf.names()

@@ -287,7 +287,7 @@ def test_every_format(name: str, suffix: str, bucket: Bucket) -> None:
         assert repr(remote[row]) == repr(local[row])
         with pickle.loads(pickle.dumps(remote)) as again:
             check_ranges(again, name, suffix.endswith((".gz", ".tgz", ".zst")))
-            assert cells(again) == cells(local)
+            assert repr(again[row]) == repr(local[row])
         facts = [summarize(item) for item in (remote, local)]
         assert facts[0].pop("path") == f"{bucket.url}/{file}"
         facts[1].pop("path")
@@ -324,10 +324,10 @@ NAMED = (
 
 
 def every_way() -> Iterator[Any]:
-    """Every way to name shards, of files and of folders; and every format by the first of them."""
+    """Every way to name shards that are files, some that are folders; and every format by the first way."""
     for suffix in (".tar", ".zarr", ".tfrecord", ".parquet", ".csv", ".npz", ".rec", ".ffr"):
         for named in NAMED:
-            some = suffix in (".tar", ".zarr") or named == NAMED[0]
+            some = suffix == ".tar" or named == NAMED[0] or (suffix, named) == (".zarr", NAMED[7])
             yield pytest.param(
                 suffix, named, id=f"{named}-{suffix}", marks=[] if some else pytest.mark.exhaustive
             )

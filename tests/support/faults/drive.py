@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import importlib
+import itertools
 import json
 import os
 import shutil
@@ -246,12 +247,11 @@ class Case:
             return "another file was touched"
         if state == self.new:
             return None
-        resumed = in_child(lambda: self.convert(self.source, resume=True).resumed_at)
+        resumed, state = in_child(lambda: [self.convert(self.source, resume=True).resumed_at, self.state()])
         if not isinstance(resumed, int):
-            return f"resume: {resumed}, after {result}"
+            return f"resume: {resumed} {state}, after {result}"
         if saved and not resumed:
             return f"lost {saved} checkpoints after {result}"
-        state = in_child(self.state)
         leftovers = [path.name for path in self.root.iterdir() if path.name.startswith(".")]
         if state != self.new or leftovers:
             return f"after a resume from {resumed}: {leftovers} {str(state)[:500]}"
@@ -259,8 +259,8 @@ class Case:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("format", nargs="+")
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Runs are separated by the word then.")
+    parser.add_argument("format", nargs="*")
     parser.add_argument("--suffix")
     parser.add_argument("--sharded", action="store_true")
     parser.add_argument("--overwrite", action="store_true")
@@ -271,17 +271,23 @@ def main() -> int:
     parser.add_argument("--anywhere", action="append", default=[], choices=list(MODES),
                         help="a mode to try at all points, too, with --close")  # fmt: skip
     parser.add_argument("--point", type=int)
-    args = parser.parse_args()
+    # A child that imports these does so in vain: its siblings do it again.
+    for library in ("deltalake", "h5py", "lmdb", "pyarrow.parquet"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(library)
     tried, bad = [], []
-    for name in args.format:
-        with tempfile.TemporaryDirectory() as temporary:
-            case = Case(
-                name, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix,
-                append=args.append,
-            )  # fmt: skip
-            points, wrong = try_points(case, args)
-        tried.append(points)
-        bad += [[f"{name}: {mode}", point, problem] for mode, point, problem in wrong]
+    # Several runs in one process: what takes long is to import libraries.
+    for separates, words in itertools.groupby(sys.argv[1:], lambda word: word == "then"):
+        args = parser.parse_args([] if separates else list(words))
+        for name in args.format:
+            with tempfile.TemporaryDirectory() as temporary:
+                case = Case(
+                    name, Path(temporary), sharded=args.sharded, overwrite=args.overwrite, suffix=args.suffix,
+                    append=args.append,
+                )  # fmt: skip
+                points, wrong = try_points(case, args)
+            tried.append(points)
+            bad += [[f"{name}: {mode}", point, problem] for mode, point, problem in wrong]
     print(json.dumps({"tried": min(tried), "bad": bad}))
     return 0
 
