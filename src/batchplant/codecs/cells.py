@@ -189,13 +189,10 @@ def _checked_polygons(value: Any) -> list[list[list[float]]]:
     """Return objects, each a list of rings ``[x, y, x, y, …]``; rings may be given as pairs, too."""
     if not isinstance(value, list | tuple):
         raise SchemaError(f"Polygons need a list of objects, not {type(value).__name__}")
-    return [[_ring(ring) for ring in _rings(instance)] for instance in value]
-
-
-def _rings(instance: Any) -> Any:
-    if not isinstance(instance, list | tuple):
-        raise SchemaError(f"an object of Polygons needs a list of rings, not {type(instance).__name__}")
-    return instance
+    for instance in value:
+        if not isinstance(instance, list | tuple):
+            raise SchemaError(f"an object of Polygons needs a list of rings, not {type(instance).__name__}")
+    return [[_ring(ring) for ring in instance] for instance in value]
 
 
 def _ring(ring: Any) -> list[float]:
@@ -305,7 +302,10 @@ def decode_cell(field: Field, column: Column, row: int) -> Any:
     if data is None:
         return None
     if column.shape is not None and column.shape[row].any():
-        return _raw_pixels(data, tuple(int(size) for size in column.shape[row]))
+        shape = tuple(int(size) for size in column.shape[row])
+        if min(shape) < 0 or data.size != math.prod(shape):
+            raise DecodeError(f"{data.size} bytes cannot be raw pixels of shape {shape}")
+        return image.squeeze(data.reshape(shape))
     return decode_bytes(field, data)
 
 
@@ -321,12 +321,6 @@ def _number(field: Field, number: Any) -> Any:
     return scalars.value_of(field, number) if isinstance(field, kinds.Time | kinds.Duration) else number
 
 
-def _raw_pixels(data: U8, shape: tuple[int, ...]) -> Any:
-    if min(shape) < 0 or data.size != math.prod(shape):
-        raise DecodeError(f"{data.size} bytes cannot be raw pixels of shape {shape}")
-    return image.squeeze(data.reshape(shape))
-
-
 def decode_bytes(field: Field, data: U8) -> Any:
     """Return the value of a ragged cell's bytes."""
     try:
@@ -337,7 +331,10 @@ def decode_bytes(field: Field, data: U8) -> Any:
         if isinstance(field, kinds.Video):
             return video.Clip(data.tobytes())
         if isinstance(field, kinds.Text):
-            return _text_value(field, data.tobytes().decode())
+            text = data.tobytes().decode()
+            if isinstance(field, kinds.Decimal):
+                return scalars.decimal_value(field, text)
+            return uuid.UUID(text) if isinstance(field, kinds.Uuid) else text
         if isinstance(field, kinds.Sparse):
             return unpack_row(field, data)
         if isinstance(field, kinds.Json):
@@ -356,12 +353,6 @@ def decode_bytes(field: Field, data: U8) -> Any:
     except (ValueError, IndexError, RecursionError) as error:
         raise DecodeError(f"not {field}: {error}") from None
     return data.tobytes()
-
-
-def _text_value(field: Field, text: str) -> Any:
-    if isinstance(field, kinds.Decimal):
-        return scalars.decimal_value(field, text)
-    return uuid.UUID(text) if isinstance(field, kinds.Uuid) else text
 
 
 def decode_sample(schema: Schema, columns: Columns, row: int) -> dict[str, Any]:

@@ -194,9 +194,7 @@ def bytes_column(feature: Feature, values: Values, data: U8) -> Column:
     cells = Ragged(out, offsets, valid=None if present.all() else present)
     if feature.default is not None and cells.valid is not None:
         default = bytes(feature.default)
-        cells = Ragged.from_cells(
-            [default if cell_or_none is None else cell_or_none for cell_or_none in cells]
-        )
+        cells = Ragged.from_cells([default if data is None else data for data in cells])
         check_bytes(feature.field, cells.starts, cells.sizes)
     cell = feature.field.cell
     return cells if cell is None else cells.data.view(cell[0]).reshape(len(cells), *cell[1])

@@ -53,7 +53,7 @@ from ..schema.columns import (
     starts_of,
 )
 from . import npy
-from .infer import infer_image
+from .infer import infer_field, infer_image
 from .npy import check_bytes, pack_tensor
 
 # What _native.msgpack_find calls the kinds of values.
@@ -174,7 +174,9 @@ def column(field: Field, values: Values, foreign: bool) -> Column:
     if isinstance(field, Int | Bool) or is_short(field):
         return _numbers(field, values)
     if isinstance(field, Tensor | Float):
-        return _arrays(field if isinstance(field, Tensor) else _as_tensor(field), values)
+        return _arrays(
+            field if isinstance(field, Tensor) else Tensor(field.dtype, optional=field.optional), values
+        )
     places = runs(field, values, foreign)
     if places is None:
         return _json_cells(values, foreign)
@@ -182,10 +184,6 @@ def column(field: Field, values: Values, foreign: bool) -> Column:
     cells = gathered(values.data, starts, sizes)
     cells.shape = shape
     return cells
-
-
-def _as_tensor(field: Field) -> Tensor:
-    return Tensor(getattr(field, "dtype", "bool"), optional=field.optional)
 
 
 def gathered(data: U8, starts: I64, sizes: I64) -> Ragged:
@@ -269,13 +267,8 @@ def _json_cells(values: Values, foreign: bool) -> Ragged:
     return Ragged.from_cells(cells)
 
 
-def array_runs(field: Tensor, values: Values) -> tuple[I64, I64] | None:
-    """Locate the bare values of arrays; None if some are stored in another form."""
-    located = _locate_arrays(field, values)
-    return None if located is None else (located[0], np.where(values.missing, -1, located[1]))
-
-
 def _locate_arrays(field: Tensor, values: Values) -> tuple[I64, I64, I64] | None:
+    """Locate the bare values of arrays, and their shapes; None if some are stored in another form."""
     dtype = np.dtype(field.dtype)
     if field.flat and (values.kind == BINARY).any() and ((values.kind == BINARY) | values.missing).all():
         return _bare_bytes(field, values)
@@ -508,17 +501,10 @@ def _has_kind(value: Any, kind: type) -> bool:
 
 def _plain_field(values: Sequence[Any]) -> Field:
     kinds = {type(value) for value in values}
-    if kinds == {bool}:
-        return Bool()
-    if kinds == {int}:
-        if max(values) < 2**63:
-            return Int()
-        return Int("uint64") if min(values) >= 0 else Json()
-    if kinds and kinds <= {int, float}:
-        magnitudes = [abs(value) for value in values if isinstance(value, int)]
-        return Json() if max(magnitudes, default=0) > MAX_EXACT_INT else Float()
-    if kinds == {str}:
-        return Text()
+    if kinds == {int, float} and any(abs(v) > MAX_EXACT_INT for v in values if isinstance(v, int)):
+        return Json()
+    if kinds in ({bool}, {str}) or (kinds and kinds <= {int, float}):
+        return infer_field(values)
     try:
         for value in values:
             json.dumps(value)
@@ -701,8 +687,10 @@ def find(
         [(_, values)] = _find([field], data, starts, sizes, bare)
         check_missing(kind, values)
         if isinstance(kind, Tensor):
-            places = array_runs(kind, values)
-            return None if places is None or not (kind.cell is not None or kind.flat) else (*places, None)
+            located_arrays = _locate_arrays(kind, values)
+            if located_arrays is None or (kind.cell is None and not kind.flat):
+                return None
+            return located_arrays[0], np.where(values.missing, -1, located_arrays[1]), None
         return runs(kind, values, foreign)
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from . import npy, scalars
 from .media import image
 
 Shape = tuple[int, ...] | None
+T = TypeVar("T")
 
 
 # Like json.dumps, which creates an encoder for every value.
@@ -66,28 +67,19 @@ def value_of(field: Field, plain: Any, decode: Callable[[Field, Any], Any]) -> A
     if plain is None and field.optional:
         return None
     if isinstance(field, kinds.List):
-        return [value_of(field.of, element, decode) for element in _list(field, plain)]
+        return [value_of(field.of, element, decode) for element in _checked(field, plain, list)]
     if isinstance(field, kinds.Struct):
-        members = _object(field, plain)
+        members = _checked(field, plain, dict)
         return {name: value_of(inner, members.get(name), decode) for name, inner in field.fields}
     cell = cell_of(field, plain)
     if isinstance(field, kinds.Tensor):
         return npy.array_of(field, plain)
-    return (
-        plain
-        if type(field) in (kinds.Int, kinds.Bool, kinds.Text, kinds.Json)
-        else decode(field, as_bytes(cell))
-    )
+    is_plain = type(field) in (kinds.Int, kinds.Bool, kinds.Text, kinds.Json)
+    return plain if is_plain else decode(field, as_bytes(cell))
 
 
-def _list(field: Field, plain: Any) -> list[Any]:
-    if not isinstance(plain, list):
-        raise DecodeError(f"{json.dumps(plain)[:40]} where {field} is needed")
-    return plain
-
-
-def _object(field: kinds.Struct, plain: Any) -> dict[str, Any]:
-    if not isinstance(plain, dict):
+def _checked(field: Field, plain: Any, kind: type[T]) -> T:
+    if not isinstance(plain, kind):
         raise DecodeError(f"{json.dumps(plain)[:40]} where {field} is needed")
     return plain
 

@@ -301,18 +301,14 @@ def pack_tensor(field: Tensor, array: AnyArray) -> bytes:
 def unpack_tensor(field: Tensor, data: U8) -> AnyArray:
     """Return the array of a ragged cell."""
     if not field.flat:
-        return _read_npy(field, data)
+        array = read(data)
+        if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
+            raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
+        return array
     inner = [size for size in field.shape[1:] if size is not None]
     first = field.shape[0] if field.shape and field.shape[0] is not None else -1
     array = data.view(np.dtype(field.dtype))
     return array.reshape((first, *inner) if field.shape else ())
-
-
-def _read_npy(field: Tensor, data: U8) -> AnyArray:
-    array = read(data)
-    if array.dtype != np.dtype(field.dtype) or not field.fits(array.shape):
-        raise DecodeError(f"an array {array.dtype} {array.shape} does not fit {field}")
-    return array
 
 
 def check_bytes(field: Field, starts: I64, sizes: I64) -> None:
@@ -323,9 +319,7 @@ def check_bytes(field: Field, starts: I64, sizes: I64) -> None:
         wrong = (sizes >= 0) & (sizes != size)
         takes = f"takes {size}"
     elif isinstance(field, Tensor) and field.flat:
-        size = np.dtype(field.dtype).itemsize * math.prod(
-            size_or_none or 0 for size_or_none in field.shape[1:]
-        )
+        size = np.dtype(field.dtype).itemsize * math.prod(length or 0 for length in field.shape[1:])
         wrong = (sizes >= 0) & (sizes % size != 0)
         takes = f"takes {size} or a multiple of it"
     else:

@@ -76,12 +76,11 @@ def header(fields: Sequence[str], schema: Schema | None = None) -> bytes:
     return MAGIC + len(text).to_bytes(4, "little") + text
 
 
-def finish(file: Growing, samples: int) -> None:
-    """Write the end of the file: the number of samples, and the checksum of all bytes before it."""
-    _finish(file, samples, 0)
+def finish(file: Growing, samples: int, crc: int = 0) -> None:
+    """Write the end of the file: the number of samples, and the checksum of all bytes before it.
 
-
-def _finish(file: Growing, samples: int, crc: int) -> None:
+    ``crc``: that of the bytes which come before this file.
+    """
     file.write(samples.to_bytes(8, "little"))
     for offset in range(0, file.size, PIECE):
         crc = _native.crc32c(file.read_at(min(PIECE, file.size - offset), offset), crc)
@@ -99,7 +98,7 @@ def grow(path: Path, file: Growing, added: int) -> int:
         insert_offset = old.seek(-END, os.SEEK_END)
         end = old.read(END)
     samples = int.from_bytes(end[:8], "little") + added
-    _finish(file, samples, _shortened(int.from_bytes(end[8:], "little"), end[:8]))
+    finish(file, samples, _shortened(int.from_bytes(end[8:], "little"), end[:8]))
     return insert_offset
 
 

@@ -8,8 +8,8 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -179,45 +179,41 @@ class MappedSource(Source):
             if not len(missing):
                 return
             starts, sizes, out_starts = starts[missing], sizes[missing], out_starts[missing]
-        if self._warm(starts, sizes) or not self._fetch(starts, sizes, out, out_starts):
+        few = len(starts) < FETCH_LEAST
+        warm = few or (self._residency_known and self._in_memory(starts, sizes))
+        if warm or not self._fetch(starts, sizes, out, out_starts):
             _native.copy_runs(self.data, starts, sizes, out, out_starts)
 
     def gather(self, starts: I64, sizes: I64) -> Ragged:
+        starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+        cells = self._at_once(starts, _native.gather_runs, starts, sizes)
+        return super().gather(starts, sizes) if cells is None else Ragged(*cells)
+
+    def _at_once(self, runs: I64, gather: Callable[..., T | None], *args: Any) -> T | None:
+        """Copy runs in one native step; None where some are not in memory, or were read ahead."""
         self._check_open()
-        # In one step what the methods below do one by one.
-        if not self.buffers and self.can_check_residency(starts):
-            starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-            check = self._should_check(starts)
-            cells = self._note_residency(check, _native.gather_runs(self.data, starts, sizes, check))
-            if cells is not None:
-                return Ragged(*cells)
-        return super().gather(starts, sizes)
+        if self.buffers or not self.can_check_residency(runs):
+            return None
+        check = self._should_check(runs)
+        copies = gather(self.data, *args, check)
+        # A few runs that nobody looked at tell nothing.
+        if check:
+            self.was_warm = copies is not None
+        return copies
 
     def gather_rows(self, start: int, stride: int, width: int, rows: I64) -> U8:
-        self._check_open()
-        if not self.buffers and self.can_check_residency(rows):
-            rows = np.ascontiguousarray(rows)
-            check = self._should_check(rows)
-            cells = self._note_residency(
-                check, _native.gather_strided(self.data, start, stride, width, rows, check)
-            )
-            if cells is not None:
-                return cells.reshape(-1, width)
-        return super().gather_rows(start, stride, width, rows)
+        rows = np.ascontiguousarray(rows)
+        cells = self._at_once(rows, _native.gather_strided, start, stride, width, rows)
+        return super().gather_rows(start, stride, width, rows) if cells is None else cells.reshape(-1, width)
 
     def gather_checked(
         self, starts: I64, sizes: I64, sums: npt.NDArray[np.uint32], which: I64
     ) -> tuple[Ragged, int]:
-        self._check_open()
-        if not self.buffers and self.can_check_residency(starts):
-            starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
-            check = self._should_check(starts)
-            cells = self._note_residency(
-                check, _native.gather_runs_crc32(self.data, starts, sizes, sums, which, check)
-            )
-            if cells is not None:
-                return Ragged(cells[0], cells[1]), cells[2]
-        return super().gather_checked(starts, sizes, sums, which)
+        starts, sizes, which = map(np.ascontiguousarray, (starts, sizes, which))
+        cells = self._at_once(starts, _native.gather_runs_crc32, starts, sizes, sums, which)
+        if cells is None:
+            return super().gather_checked(starts, sizes, sums, which)
+        return Ragged(cells[0], cells[1]), cells[2]
 
     def peek(self, runs: Sequence[tuple[int, int]]) -> bytes:
         if len(runs) == 1 and sum(runs[0]) <= len(self._first):
@@ -254,18 +250,9 @@ class MappedSource(Source):
         self.was_warm = self._residency_known and self._in_memory(starts, sizes)
         return self.was_warm
 
-    def _note_residency(self, checked: bool, result: T | None) -> T | None:
-        # A few runs that nobody looked at tell nothing.
-        if checked:
-            self.was_warm = result is not None
-        return result
-
     def can_check_residency(self, starts: I64) -> bool:
         """Whether Linux says if these runs are in memory, or they are too few for it to matter."""
         return self._residency_known or len(starts) < FETCH_LEAST
-
-    def _warm(self, starts: I64, sizes: I64) -> bool:
-        return len(starts) < FETCH_LEAST or (self._residency_known and self._in_memory(starts, sizes))
 
     def _in_memory(self, starts: I64, sizes: I64, each: bool = False) -> bool:
         return _native.resident_fraction(self.data, starts, sizes, each) == 1

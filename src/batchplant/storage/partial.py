@@ -150,7 +150,12 @@ class Partial:
         else:
             self._take_lock(shared=crew)
         try:
-            self._refuse_foreign(crew)
+            # Nothing is trusted in a folder that holds links or files of another user.
+            if _is_foreign(self.folder, os.lstat(self.folder).st_uid):
+                if crew:
+                    message = f"{self.folder.name} holds links, or files of another user; remove it first"
+                    raise ExistsError(message, path=self.path)
+                empty(self.folder)
             self._target.taken(self.folder)
             self._check()
             self.state = self._load() if resume else None
@@ -250,15 +255,6 @@ class Partial:
                 with contextlib.suppress(OSError):
                     os.chmod(self.folder, stat.S_IMODE(status.st_mode) & ~WRITABLE_BY_OTHERS)
 
-    def _refuse_foreign(self, crew: bool) -> None:
-        """Clear a folder that holds links or files of another user: nothing in it is trusted."""
-        if not _is_foreign(self.folder, os.lstat(self.folder).st_uid):
-            return
-        if crew:
-            message = f"{self.folder.name} holds links, or files of another user; remove it first"
-            raise ExistsError(message, path=self.path)
-        empty(self.folder)
-
     def _take_any(self, resume: bool) -> None:
         """Lock the first folder that no process works in; to resume, one with a checkpoint goes first."""
         first = self.folder
@@ -298,7 +294,9 @@ class Partial:
     def checkpoint(self, state: dict[str, Any], *, publish: bool = False) -> None:
         """Save that everything up to here is written. ``publish``: make it visible to other machines now."""
         state = {**state, "spools": {name: spool.size for name, spool in self._spools.items()}}
-        put_file(self.folder / STATE, _sealed(state))
+        text = json.dumps(state).encode()
+        # A line of JSON, and a line with its checksum.
+        put_file(self.folder / STATE, b"%b\n%08x\n" % (text, _native.crc32c(text)))
         self.saved = True
         self._target.save(self.folder / STATE, publish=publish)
 
@@ -436,12 +434,6 @@ class Partial:
             else:
                 drop(self.folder)
         self.suspend()
-
-
-def _sealed(state: dict[str, Any]) -> bytes:
-    """Encode a checkpoint: a line of JSON, and a line with its checksum."""
-    text = json.dumps(state).encode()
-    return b"%b\n%08x\n" % (text, _native.crc32c(text))
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:

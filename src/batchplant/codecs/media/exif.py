@@ -95,36 +95,31 @@ def _encoding(view: memoryview) -> str:
 
 def _exif(view: memoryview) -> bytes | memoryview:
     """The EXIF data of an image that is no TIFF."""
-    encoding = _encoding(view)
-    if encoding == "jpeg":
-        for marker, start, end in _jpeg_segments(view):
-            if marker == 0xE1 and bytes(view[start : start + 6]) == EXIF:
-                return view[start + 6 : end]
-        return b""
-    chunks = {"png": _png_chunks, "webp": _webp_chunks}.get(encoding)
-    for kind, start, end in chunks(view) if chunks else ():
-        if kind in (b"eXIf", b"EXIF"):
-            # Some writers put the prefix of a JPEG before it.
-            return view[start + 6 : end] if bytes(view[start : start + 6]) == EXIF else view[start:end]
+    for kind, start, end in _blocks(view):
+        # Some writers put the prefix of a JPEG into other encodings, too.
+        prefixed = bytes(view[start : start + 6]) == EXIF
+        if kind in (b"eXIf", b"EXIF") or (kind == 0xE1 and prefixed):
+            return view[start + 6 * prefixed : end]
     return b""
 
 
-def _icc(view: memoryview) -> bytes:
+def _blocks(view: memoryview) -> Iterator[tuple[int | bytes, int, int]]:
+    """(marker or type, start, end) of the segments or chunks of an image that is no TIFF."""
+    walks = {"jpeg": _jpeg_segments, "png": _png_chunks, "webp": _webp_chunks}
     encoding = _encoding(view)
-    if encoding == "jpeg":
-        parts = {
-            view[start + 12]: bytes(view[start + 14 : end])
-            for marker, start, end in _jpeg_segments(view)
-            if marker == 0xE2 and end - start >= 14 and bytes(view[start : start + 12]) == PROFILE
-        }
-        return b"".join(parts[number] for number in sorted(parts))
-    chunks = {"png": _png_chunks, "webp": _webp_chunks}.get(encoding)
-    for kind, start, end in chunks(view) if chunks else ():
+    return walks[encoding](view) if encoding else iter(())
+
+
+def _icc(view: memoryview) -> bytes:
+    parts: dict[int, bytes] = {}
+    for kind, start, end in _blocks(view):
         if kind == b"iCCP":
             return _unpack_profile(bytes(view[start:end]))
         if kind == b"ICCP":
             return bytes(view[start:end])
-    return b""
+        if kind == 0xE2 and end - start >= 14 and bytes(view[start : start + 12]) == PROFILE:
+            parts[view[start + 12]] = bytes(view[start + 14 : end])
+    return b"".join(parts[number] for number in sorted(parts))
 
 
 def _unpack_profile(chunk: bytes) -> bytes:
@@ -137,7 +132,7 @@ def _unpack_profile(chunk: bytes) -> bytes:
     return profile if len(name) < 80 else b""
 
 
-def _jpeg_segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
+def _jpeg_segments(view: memoryview) -> Iterator[tuple[int | bytes, int, int]]:
     """(marker, start, end) of the segments before the pixels."""
     position, size = 2, len(view)
     while position + 4 <= size:
@@ -159,7 +154,7 @@ def _jpeg_segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
         position = end
 
 
-def _png_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
+def _png_chunks(view: memoryview) -> Iterator[tuple[int | bytes, int, int]]:
     position = 8
     while position + 12 <= len(view):
         length, kind = struct.unpack_from(">I4s", view, position)

@@ -132,7 +132,11 @@ def _library_decode(view: U8, head: Header, mode: str | None, *, indices: bool) 
     if _is_deep(view, head):
         if mode not in (None, head.mode):
             raise DecodeError(f"the image is {head.mode}; making it {mode} would change its pixels")
-        return _png16_decode(view) if head.encoding == "png" else squeeze(tiff.read(view)[0])
+        if head.encoding == "tiff":
+            return squeeze(tiff.read(view)[0])
+        library = _imagecodecs()
+        with pillow.decoding():
+            return library.png_decode(view.data)
     image = pillow.load(view, head.encoding)
     return pillow.pixels_of(image, None if mode == "P" else mode, indices=indices)
 
@@ -146,13 +150,6 @@ def _is_deep(view: U8, head: Header) -> bool:
         return False
     # Beyond a limit of its own Pillow decodes nothing.
     return not page.plain or (page.direct and page.width * page.height > pillow.own_limit())
-
-
-def _png16_decode(view: U8) -> Pixels:
-    library = _imagecodecs()
-    with pillow.decoding():
-        pixels: Pixels = library.png_decode(view.data)
-    return pixels
 
 
 def _imagecodecs() -> Any:
@@ -193,11 +190,8 @@ def page_count(data: Any) -> int:
     encoding = header(view).encoding
     if encoding == "tiff":
         return sum(1 for _ in tiff.pages(view))
-    if encoding not in ("gif", "webp", "png"):
-        return 1
-    if encoding == "webp" and b"ANIM" not in view[:64].tobytes():
-        return 1
-    if encoding == "png" and b"acTL" not in view[:4096].tobytes():
+    mark, within = {"gif": (b"GIF", 3), "webp": (b"ANIM", 64), "png": (b"acTL", 4096)}.get(encoding, (b"", 0))
+    if not mark or mark not in view[:within].tobytes():
         return 1
     image = pillow.open_image(_view_and_header(view)[0], encoding)
     with pillow.decoding():
@@ -309,10 +303,6 @@ class Header(NamedTuple):
     def channels(self) -> int:
         return CHANNELS.get(self.mode.partition(";")[0], 4)
 
-    def size_as(self, channels: int) -> int:
-        """Bytes that its pixels take in memory."""
-        return self.width * self.height * channels * max(1, self.bits // 8)
-
 
 def probe(cells: Ragged) -> npt.NDArray[np.int32]:
     """Headers of many cells: columns encoding, width, height, mode (numbers into the tables above), bits.
@@ -360,7 +350,7 @@ def check(header: Header, view: U8, *, indices: bool = False) -> None:
     ``indices``: of a palette, which is not looked up.
     """
     pixels = header.width * header.height
-    size = header.size_as(1 if indices and header.mode == "P" else header.channels)
+    size = pixels * (1 if indices and header.mode == "P" else header.channels) * max(1, header.bits // 8)
     if header.encoding == "tiff":
         page = next(tiff.pages(view), None)
         pixels = page.cost if page is not None else 0

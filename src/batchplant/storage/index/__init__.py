@@ -203,16 +203,12 @@ def _find_remote(car: SideCar, *, only_remote: bool) -> Index | None:
     if (
         remote_index is None
         and listed_set is None
-        and tree.listed(_folder(source.path)) is None
+        and tree.listed(source.path.rpartition("/")[0]) is None
         and source.size > tuning.min_remote_bytes
     ):
         requested_set = sets.of(source.path, ask=True)
         remote_index = None if requested_set is None else requested_set.find(car)
     return remote_index
-
-
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def _build_and_write(car: SideCar, build: Build, mode: str, combined: bool) -> tuple[Index, Index | None]:
@@ -277,20 +273,13 @@ def recall(
     check: Callable[[Index], bool] | None = None,
 ) -> Index | None:
     """Return what :func:`remember` has put into the cache, if that is fresh."""
-    small = mode == "auto" and source.size < tuning.min_indexed_bytes
-    return (
-        None
-        if small
-        else _recalled(SideCar(source, kind, version, check), _result_paths(source, kind, about))
-    )
+    if mode == "auto" and source.size < tuning.min_indexed_bytes:
+        return None
+    return _recalled(SideCar(source, kind, version, check), _result_paths(source, kind, about))
 
 
 def _recalled(car: SideCar, paths: list[Path]) -> Index | None:
-    for path in paths:
-        index = car.read(path)
-        if index is not None:
-            return index
-    return None
+    return next(filter(None, map(car.read, paths)), None)
 
 
 def _result_paths(source: Source, kind: str, about: str) -> list[Path]:

@@ -9,19 +9,18 @@ after the end of its window do not begin another.
 from __future__ import annotations
 
 import contextlib
-import functools
 import posixpath
 import random
 import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
-from ...errors import AccessError, BatchplantError, NotFoundError, shown
+from ...errors import AccessError, NotFoundError, shown
 from ...schema.columns import U8
 from ..files import is_below
 from ..settings import DEFAULT_RETRY_SECONDS, StorageOptions
@@ -75,7 +74,6 @@ class Got(NamedTuple):
 
 
 Data = bytes | Iterable[Any]
-REQUESTS = ("head", "get", "get_whole", "level", "walk", "put", "copy", "delete")
 # Characters of a name in a warning.
 MAX_NAME_LENGTH = 100
 
@@ -114,12 +112,6 @@ class Client(ABC):
         # Numbers of requests made and of bytes received.
         self.requests = self.bytes = 0
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name in REQUESTS:
-            if name in cls.__dict__:
-                setattr(cls, name, WRAPPERS.get(name, _recorded)(cls.__dict__[name]))
-
     def revision(self) -> str | None:
         """Return the version of everything that this client reads; None for a store without versions."""
         return None
@@ -128,18 +120,25 @@ class Client(ABC):
         """Return the URL of an object, for messages."""
         return f"{self.url}/{name}" if name else self.url
 
-    def _translate(self, error: Exception, name: str, start: int | None, **doing: bool) -> BatchplantError:
+    @abstractmethod
+    def _translate(self, error: Exception, name: str, start: int | None, **doing: bool) -> Exception:
         """Return an exception of the client's library as one of ours; ``doing``: listing or writing."""
-        raise NotImplementedError
 
     @contextlib.contextmanager
     def _asking(self, name: str, start: int | None = None, **doing: bool) -> Iterator[None]:
-        """Count the request that is made within it, and raise what its library raises as one of ours."""
+        """Count the request that is made within it, raise errors of its library as ours, and note outages."""
         self.requests += 1
         try:
             yield
         except Exception as error:
-            raise self._translate(error, name, start, **doing) from None
+            failure = self._translate(error, name, start, **doing)
+            if isinstance(failure, TransientError):
+                failure.outage = self.outage
+                self.outage.answered = self.outage.answered or failure.answered
+            elif not isinstance(failure, NoServerError):
+                self.outage.end()
+            raise failure from None
+        self.outage.end()
 
     def count(self, answer: Got) -> Got:
         """Count the bytes of an answer, and return it."""
@@ -158,13 +157,28 @@ class Client(ABC):
     def get_whole(self, name: str) -> Got:
         """Return all bytes of an object."""
 
-    @abstractmethod
     def level(self, folder: str) -> tuple[list[Entry], list[str]]:
         """Return the objects directly in a folder, and its subfolders; nothing if there is no such folder."""
+        names = _Names(self.url, folder)
+        entries, folders = self._level(folder)
+        entries = [entry for entry in entries if names.holds(entry.name, directly=True)]
+        folders = [name for name in folders if names.holds(name, directly=True)]
+        names.warn()
+        return entries, folders
 
-    @abstractmethod
     def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
         """Yield all objects below a folder, sorted by name; ``after``: only those after this name."""
+        names = _Names(self.url, folder)
+        yield from (entry for entry in self._walk(folder, after) if names.holds(entry.name))
+        names.warn()
+
+    @abstractmethod
+    def _level(self, folder: str) -> tuple[list[Entry], list[str]]:
+        """List a folder, as the server does."""
+
+    @abstractmethod
+    def _walk(self, folder: str, after: str | None) -> Iterator[Entry]:
+        """List all below a folder, as the server does."""
 
     @abstractmethod
     def put(self, name: str, data: Data, size: int | None = None) -> str:
@@ -181,75 +195,6 @@ class Client(ABC):
     @abstractmethod
     def delete(self, names: list[str]) -> None:
         """Delete objects; missing ones are ignored."""
-
-
-@contextlib.contextmanager
-def _recording(client: Client) -> Iterator[None]:
-    """Record in the client's outage whether the server answered."""
-    try:
-        yield
-    except TransientError as error:
-        error.outage = client.outage
-        if error.answered:
-            client.outage.answered = True
-        raise
-    except NoServerError:
-        raise
-    except BatchplantError:
-        client.outage.end()
-        raise
-    client.outage.end()
-
-
-def _recorded(request: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a request so that it records whether the server answered."""
-
-    @functools.wraps(request)
-    def recorded(self: Client, *args: Any, **options: Any) -> Any:
-        with _recording(self):
-            return request(self, *args, **options)
-
-    return recorded
-
-
-def _checked_walk(request: Callable[..., Iterator[Entry]]) -> Callable[..., Iterator[Entry]]:
-    """Wrap a request: record it, and leave out objects whose names are not below the folder."""
-
-    @functools.wraps(request)
-    def checked(self: Client, folder: str, *args: Any, **options: Any) -> Iterator[Entry]:
-        names = _Names(self.url, folder)
-        with _recording(self):
-            for entry in request(self, folder, *args, **options):
-                if names.holds(entry.name):
-                    yield entry
-        names.warn()
-
-    return checked
-
-
-def _checked_level(request: Callable[..., Any]) -> Callable[..., tuple[list[Entry], list[str]]]:
-    """Wrap a request: record it, and leave out names that are not directly in the folder."""
-
-    @functools.wraps(request)
-    def checked(self: Client, folder: str) -> tuple[list[Entry], list[str]]:
-        names = _Names(self.url, folder)
-        with _recording(self):
-            entries, folders = request(self, folder)
-        level = (
-            [entry for entry in entries if names.holds(entry.name, directly=True)],
-            [name for name in folders if names.holds(name, directly=True)],
-        )
-        names.warn()
-        return level
-
-    return checked
-
-
-# Wrappers of requests other than _recorded.
-WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "level": _checked_level,
-    "walk": _checked_walk,
-}
 
 
 class _Names:

@@ -140,7 +140,9 @@ class DiskCache:
                 return None
             if self._intact.get(name) != (facts.st_ino, facts.st_size):
                 if not _is_intact(fd, name, size, facts.st_size):
-                    self._remove_damaged(key, name)
+                    self.damaged += 1
+                    self._intact.pop(name, None)
+                    self.space.remove(key, name)
                     return None
                 self._remember_intact(name, facts)
             data: U8 = _native.map_file(fd)[:size]
@@ -157,11 +159,6 @@ class DiskCache:
             self._intact.clear()
         self._intact[name] = facts.st_ino, facts.st_size
 
-    def _remove_damaged(self, key: str, name: str) -> None:
-        self.damaged += 1
-        self._intact.pop(name, None)
-        self.space.remove(key, name)
-
     # --- writing ------------------------------------------------------------------------------------
 
     def put(self, key: str, start: int, data: U8, due: float | None = None) -> None:
@@ -173,7 +170,7 @@ class DiskCache:
         name = _name(key, start, len(data))
         if due is not None:
             self.expect(key, [(start, len(data), due)])
-        if time.monotonic() < self._pause_until or self._is_there(key, name):
+        if time.monotonic() < self._pause_until or os.path.lexists(os.path.join(self.folder, key[:2], name)):
             return
         foot = _footer(name, data, self._notes.get(key, b""))
         cost = self.space.cost(len(data) + len(foot))
@@ -208,9 +205,6 @@ class DiskCache:
             raise
         finally:
             os.close(draft.fd)
-
-    def _is_there(self, key: str, name: str) -> bool:
-        return os.path.lexists(os.path.join(self.folder, key[:2], name))
 
     def _note_failure(self, error: OSError | BusyError) -> None:
         self.failed += 1
@@ -283,11 +277,15 @@ class DiskCache:
         if urls is None:
             return self.space.clear(self.wait)
         patterns = [shown(url).rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
-        keys = {
-            entry.key
-            for entry in self.info().objects
-            if entry.url is not None and _is_of(entry.url.rstrip("/"), patterns)
-        }
+
+        def matches(url: str) -> bool:
+            return any(
+                url == pattern or url.startswith(f"{pattern}/") or fnmatch.fnmatchcase(url, pattern)
+                for pattern in patterns
+            )
+
+        objects = self.info().objects
+        keys = {item.key for item in objects if item.url is not None and matches(item.url.rstrip("/"))}
         return self.space.clear(self.wait, keys)
 
 
@@ -301,13 +299,6 @@ def open_cache(folder: str | os.PathLike[str], limit: int) -> DiskCache:
     return _CACHES.get(key) or _CACHES.setdefault(key, DiskCache(*key))
 
 
-def _is_of(url: str, patterns: list[str]) -> bool:
-    return any(
-        url == pattern or url.startswith(f"{pattern}/") or fnmatch.fnmatchcase(url, pattern)
-        for pattern in patterns
-    )
-
-
 def _checked(key: str) -> str:
     if KEY.fullmatch(key) is None:
         raise OptionError(f"a key is 8 to 128 hexadecimal digits, not {key!r}")
@@ -315,7 +306,7 @@ def _checked(key: str) -> str:
 
 
 def _name(key: str, start: int, size: int) -> str:
-    return block_name(_checked(key), int(start), int(size))
+    return f"{_checked(key)}-{int(start)}-{int(size)}"
 
 
 def _footer(name: str, data: U8, note: bytes) -> bytes:
@@ -406,7 +397,7 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        return block_name(self.key, self.start, self.size)
+        return f"{self.key}-{self.start}-{self.size}"
 
 
 @dataclasses.dataclass
@@ -417,10 +408,6 @@ class Draft:
     key: str
     name: str
     cost: int
-
-
-def block_name(key: str, start: int, size: int) -> str:
-    return f"{key}-{start}-{size}"
 
 
 def needed(due: int, now: int) -> int:

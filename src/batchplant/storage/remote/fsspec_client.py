@@ -86,7 +86,7 @@ class FsspecClient(Client):
         with self._asking(name):
             return self.count(Got(as_array(self._fs.cat_file(self._path(name))), -1, ""))
 
-    def level(self, folder: str) -> tuple[list[Entry], list[str]]:
+    def _level(self, folder: str) -> tuple[list[Entry], list[str]]:
         try:
             with self._asking(folder):
                 infos = self._fs.ls(self._path(folder), detail=True)
@@ -104,7 +104,7 @@ class FsspecClient(Client):
                 entries.append(self._entry(info, name))
         return sorted(entries), sorted(folders)
 
-    def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
+    def _walk(self, folder: str, after: str | None) -> Iterator[Entry]:
         try:
             with self._asking(folder):
                 infos = self._fs.find(self._path(folder), detail=True)

@@ -13,10 +13,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote, urljoin, urlsplit
 
-from ...errors import AccessError, NotFoundError, exceptions_as
+from ...errors import AccessError, BatchplantError, NotFoundError, exceptions_as
 from ...schema.columns import U8
 from ..notes import NOTE_ERRORS, parse
 from ..settings import StorageOptions
@@ -83,7 +84,6 @@ class HubClient(Client):
 
     def _ask(self, url: str, name: str, method: str = "GET", **headers: str) -> _Answer:
         """Send one request; errors of the Hub become ours."""
-        self.requests += 1
         request = urllib.request.Request(
             url, method=method, headers={"Accept-Encoding": "identity", **headers}
         )
@@ -91,26 +91,29 @@ class HubClient(Client):
         # No other host gets the token.
         if token and _host(url) == _host(self._endpoint):
             request.add_header("Authorization", f"Bearer {token}")
-        failure = "the connection broke before all bytes came"
-        try:
-            with self._opener.open(request, timeout=fetcher().tuning.max_silent_seconds) as answer:
-                body = answer.read(MAX_ANSWER_BYTES + 1) if method == "GET" else b""
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise AccessError("the answer of the server is too long", path=self._shown(name))
-                return _Answer(answer.status, _lower(answer.headers), body)
-        except urllib.error.HTTPError as error:
-            with error:
-                if 300 <= error.code < 400 and error.headers.get("Location"):
+        seconds = fetcher().tuning.max_silent_seconds
+        with self._asking(name):
+            try:
+                with self._opener.open(request, timeout=seconds) as answer:
+                    body = answer.read(MAX_ANSWER_BYTES + 1) if method == "GET" else b""
+            except urllib.error.HTTPError as error:
+                with error:
+                    if not (300 <= error.code < 400 and error.headers.get("Location")):
+                        self._fail(error.code, _lower(error.headers), name)
                     return _Answer(error.code, _lower(error.headers), b"")
-                self._fail(error.code, _lower(error.headers), name)
-        except TimeoutError:
-            failure = "the server did not answer in time"
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            if isinstance(error, AccessError):
-                raise
-            if isinstance(getattr(error, "reason", None), ConnectionRefusedError):
-                failure = "the server cannot be reached"
-        raise TransientError(failure, path=self._shown(name))
+            if len(body) > MAX_ANSWER_BYTES:
+                raise AccessError("the answer of the server is too long", path=self._shown(name))
+            return _Answer(answer.status, _lower(answer.headers), body)
+
+    def _translate(self, error: Exception, name: str, start: int | None, **doing: bool) -> Exception:
+        if isinstance(error, BatchplantError) or not isinstance(error, OSError | ValueError | HTTPException):
+            return error
+        message = "the connection broke before all bytes came"
+        if isinstance(error, TimeoutError):
+            message = "the server did not answer in time"
+        elif isinstance(getattr(error, "reason", None), ConnectionRefusedError):
+            message = "the server cannot be reached"
+        return TransientError(message, path=self._shown(name))
 
     def _fail(self, code: int, headers: Mapping[str, str], name: str) -> NoReturn:
         path = self._shown(name)
@@ -216,8 +219,8 @@ class HubClient(Client):
         if host != _host(self._endpoint) and scheme not in urllib.request.getproxies():
             with self._lock:
                 ranges = self._hosts.setdefault(host, RangeRequests())
-            self.requests += 1
-            return ranges.get(file.url, self._shown(name), start, end).data
+            with self._asking(name):
+                return ranges.get(file.url, self._shown(name), start, end).data
         answer = self._ask(file.url, name, Range=f"bytes={start}-{end - 1}")
         data = as_array(answer.body)
         # Small files come whole.
@@ -266,12 +269,12 @@ class HubClient(Client):
         tag = linked.get("oid") or entry.get("oid") or entry.get("xetHash") or ""
         return Entry(name, checked_size(linked.get("size", entry.get("size")), self._shown(name)), str(tag))
 
-    def level(self, folder: str) -> tuple[list[Entry], list[str]]:
+    def _level(self, folder: str) -> tuple[list[Entry], list[str]]:
         entries = list(self._pages(folder.rstrip("/"), recursive=False))
         folders = sorted(entry["path"] for entry in entries if entry.get("type") == "directory")
         return [self._entry(entry) for entry in entries if entry.get("type") == "file"], folders
 
-    def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
+    def _walk(self, folder: str, after: str | None) -> Iterator[Entry]:
         entries = self._pages(folder.rstrip("/"), recursive=True)
         files = sorted(self._entry(entry) for entry in entries if entry.get("type") == "file")
         yield from (entry for entry in files if after is None or entry.name > after)

@@ -84,6 +84,10 @@ _ORPHANS: list[Any] = []
 Meta = dict[str, Any]
 
 
+class WholeObjectError(AccessError):
+    """The server answers a range in a way that obstore refuses."""
+
+
 class ObstoreClient(Client):
     """Client of a bucket, a container or a host through obstore."""
 
@@ -127,9 +131,9 @@ class ObstoreClient(Client):
         if not name and not self._http:
             raise NotFoundError("a bucket is no file", path=self.url)
         if self._is_direct or self._refused:
-            self.requests += 1
             try:
-                return self.count(self._ranges.get(self._signed(name), self._shown(name), start, end))
+                with self._asking(name, start):
+                    return self.count(self._ranges.get(self._signed(name), self._shown(name), start, end))
             except BatchplantError as error:
                 # The frames below hold a signed URL, which no report shall show.
                 failure = error.with_traceback(None)
@@ -140,13 +144,11 @@ class ObstoreClient(Client):
                 raise failure
             # obstore follows redirects.
             self._is_direct = False
-        self.requests += 1
         try:
-            return self._got(self._store.get(name, options={"range": (start, end)}), name)
-        except Exception as error:
-            if not any(words in str(error) for words in NO_PARTIAL_CONTENT):
-                raise self._translate(error, name, start) from None
-        self._refused = True
+            with self._asking(name, start):
+                return self._got(self._store.get(name, options={"range": (start, end)}), name)
+        except WholeObjectError:
+            self._refused = True
         return self.get(name, start, end)
 
     def _got(self, answer: Any, name: str) -> Got:
@@ -174,13 +176,13 @@ class ObstoreClient(Client):
         except Exception as error:
             raise self._translate(error, name, None) from None
 
-    def level(self, folder: str) -> tuple[list[Entry], list[str]]:
+    def _level(self, folder: str) -> tuple[list[Entry], list[str]]:
         with self._asking(folder, listing=True):
             listing = self._store.list_with_delimiter(folder or None)
             entries = [self._entry(meta) for meta in listing["objects"]]
         return entries, sorted(str(prefix) for prefix in listing["common_prefixes"])
 
-    def walk(self, folder: str, after: str | None = None) -> Iterator[Entry]:
+    def _walk(self, folder: str, after: str | None) -> Iterator[Entry]:
         with self._asking(folder, listing=True):
             # Some servers answer out of order, but not within a page.
             names: list[str] = []
@@ -242,6 +244,8 @@ class ObstoreClient(Client):
         path, text = self._shown(name), str(error)
         status = re.search(r"status code: (\d{3})([^:\n]*)", text)
         code = int(status[1]) if status else None
+        if any(words in text for words in NO_PARTIAL_CONTENT):
+            return WholeObjectError("the server gives no ranges; copy it to a disk", path=path, offset=start)
         if (isinstance(error, FileNotFoundError) or code in GONE) and not doing.get("listing"):
             return NotFoundError("no such file", path=path)
         if code in GONE:
@@ -312,6 +316,15 @@ def _s3_endpoint(options: StorageOptions) -> str | None:
     return options.endpoint or next(filter(None, variables), None)
 
 
+def _s3_settings(options: StorageOptions) -> tuple[str | None, dict[str, Any]]:
+    """Return the endpoint, and the region with keys or a provider of credentials, as S3Store takes them."""
+    settings = {} if options.anonymous else _aws_profile(options.profile)
+    of_profile = settings.pop("endpoint", None)
+    variable = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    settings["region"] = options.region or variable or settings.get("region") or "us-east-1"
+    return _s3_endpoint(options) or of_profile, settings
+
+
 def _is_plain_http(endpoint: str) -> bool:
     """Return whether an endpoint has no TLS; OptionError for what is no URL, which makes obstore panic."""
     with contextlib.suppress(ValueError):
@@ -356,10 +369,7 @@ def _store(url: str, place: Place, options: StorageOptions, retry_seconds: float
     if not bucket:
         raise OptionError("this URL names no bucket", path=url)
     if place.scheme in ("s3", "s3a"):
-        credentials = {} if options.anonymous else _aws_profile(options.profile)
-        endpoint = _s3_endpoint(options) or credentials.pop("endpoint", None)
-        variable = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        credentials["region"] = options.region or variable or credentials.get("region") or "us-east-1"
+        endpoint, credentials = _s3_settings(options)
         if endpoint:
             credentials["endpoint"] = endpoint
             shared["client_options"]["allow_http"] = _is_plain_http(endpoint)
@@ -528,13 +538,9 @@ def options_for(url: str) -> dict[str, str]:
     options_by_name: dict[str, str] = {}
     endpoint = options.endpoint
     if scheme in ("s3", "s3a"):
-        profile = {} if options.anonymous else _aws_profile(options.profile)
-        profile.pop("credential_provider", None)
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        endpoint = endpoint or profile.pop("endpoint", None)
-        region = options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        options_by_name = {f"aws_{name}": str(value) for name, value in profile.items()}
-        options_by_name["aws_region"] = region or options_by_name.get("aws_region") or "us-east-1"
+        endpoint, settings = _s3_settings(options)
+        settings.pop("credential_provider", None)
+        options_by_name = {f"aws_{name}": str(value) for name, value in settings.items()}
         if endpoint:
             options_by_name["aws_endpoint"] = endpoint
         if options.anonymous:
