@@ -356,7 +356,7 @@ def test_a_set_grows_and_shrinks(
         bucket.put(f"train/v-{number}.tar", archive(50 + number, 1))
     os.unlink(f"{bucket.root}/train/s-00011.tar")
     indexed(capsys, proxy, f"{bucket.url}/train/v-*.tar")
-    content = sets.IndexSet("", sets.container.read(Path(bucket.root, "train", "_index.bpindex")))
+    content = sets.IndexSet("", sets.sidecar.read(Path(bucket.root, "train", "_index.bpindex")))
     assert list(content) == [f"s-{number:05d}.tar" for number in range(11)] + [
         "v-0.tar",
         "v-1.tar",
@@ -436,7 +436,7 @@ def test_entries_that_lie_do_no_harm(bucket: Bucket, options: dict[str, Any]) ->
     with index.watching(combined=True) as seen:
         batchplant.open(urls[0], **options).close()
     (one,) = seen
-    entries, parts, end = sets.container.lay_out(one.index.arrays)
+    entries, parts, end = sets.sidecar.lay_out(one.index.arrays)
     entry = {**one.car.header(one.index, entries), **sets._besides(sets.Member(one, "webdataset", {}))}
     hostile = [None, "zarr", {"0.tar": {"size": -1}, "starts": {"start": -64}}]
     for key, value in [("", 0), *((key, value) for key in entry for value in hostile)]:
@@ -445,10 +445,10 @@ def test_entries_that_lie_do_no_harm(bucket: Bucket, options: dict[str, Any]) ->
             "names": np.frombuffer(b"0.tar", np.uint8), "entries": np.frombuffer(text, np.uint8),
             "entry_offsets": np.array([0, len(text)]),
         }  # fmt: skip
-        own_entries, more, _ = sets.container.lay_out(own, end)
+        own_entries, more, _ = sets.sidecar.lay_out(own, end)
         header = {"kind": "set", "version": 1, "stamp": None, "facts": {}, "arrays": own_entries}
-        packed = sets.container.packed(header, [*parts, *more])
-        bucket.put("_index.bpindex", sets.container.joined(packed).tobytes())
+        packed = sets.sidecar.packed(header, [*parts, *more])
+        bucket.put("_index.bpindex", sets.sidecar.joined(packed).tobytes())
         with batchplant.open(f"{bucket.url}/*.tar", **options) as reader:
             assert labels(reader) == [0, 1], (key, value)
 
@@ -459,9 +459,9 @@ def test_names_that_do_not_fit_are_no_set() -> None:
             "names": np.frombuffer(b"a/b", np.uint8), "entries": np.frombuffer(b"{}", np.uint8),
             "entry_offsets": np.array(offsets),
         }  # fmt: skip
-        entries, parts, _ = sets.container.lay_out(own)
+        entries, parts, _ = sets.sidecar.lay_out(own)
         header = {"kind": "set", "version": 1, "stamp": None, "facts": {}, "arrays": entries}
-        content = sets.container.parse(sets.container.joined(sets.container.packed(header, parts)))
+        content = sets.sidecar.parse(sets.sidecar.joined(sets.sidecar.packed(header, parts)))
         with pytest.raises(ValueError, match="do not fit"):
             sets.IndexSet("", content)
 
