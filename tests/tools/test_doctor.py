@@ -27,7 +27,7 @@ from batchplant.cli import build_parser, main
 from batchplant.codecs.media import exif, image, rle
 from batchplant.testing.damage import flip
 from batchplant.tools import doctor
-from batchplant.tools.doctor import sampling
+from batchplant.tools.doctor import examination
 from batchplant.tools.doctor.check import FileLimits, Subject
 from batchplant.tools.doctor.checks.duplicates import Hashes
 
@@ -647,7 +647,7 @@ def test_a_bucket(bucket, tmp_path):
 
 @pytest.mark.parametrize("count", [1, 10, 16, 100, 999])
 def test_a_sample_is_in_order_and_from_all_over(count):
-    rows = sampling.chosen(1000, count)
+    rows = examination.sample_numbers(1000, count)
     assert rows is not None
     assert 0 < len(rows) <= count
     assert (np.diff(rows) > 0).all()
@@ -658,21 +658,21 @@ def test_a_sample_is_in_order_and_from_all_over(count):
 
 
 def test_all_samples_are_looked_at():
-    assert sampling.chosen(100, 100) is None
-    assert sampling.chosen(100, None) is None
+    assert examination.sample_numbers(100, 100) is None
+    assert examination.sample_numbers(100, None) is None
 
 
 def test_large_samples_are_fewer():
-    assert sampling.affordable(2000, 100 << 20) == sampling.FEWEST
-    assert sampling.affordable(2000, 100) == 2000
-    assert sampling.affordable(None, 100 << 20) is None
+    assert examination.affordable(2000, 100 << 20) == examination.MIN_SAMPLES
+    assert examination.affordable(2000, 100) == 2000
+    assert examination.affordable(None, 100 << 20) is None
 
 
 def test_memory_does_not_grow_with_the_dataset():
-    batches = list(sampling.batches(bp.open({"x": np.zeros((100_000, 2))}), None, 16))
-    assert max(map(len, batches)) == sampling.STEP
+    batches = list(examination.batches(bp.open({"x": np.zeros((100_000, 2))}), None, 16))
+    assert max(map(len, batches)) == examination.BATCH_ROWS
     assert sum(map(len, batches)) == 100_000
-    assert {len(batch) for batch in sampling.batches(bp.open({"x": np.zeros(10)}), None, 1 << 30)} == {1}
+    assert {len(batch) for batch in examination.batches(bp.open({"x": np.zeros(10)}), None, 1 << 30)} == {1}
 
 
 def test_progress_and_what_was_looked_at():
@@ -782,12 +782,12 @@ SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from batchplant.cli import build_parser, main
-from batchplant.tools.doctor import sampling
+from batchplant.tools.doctor import examination
 def slowly(reader, rows, each):
     yield next(batches(reader, rows, each))
     print("ready", flush=True)
     time.sleep(600)
-batches, sampling.batches = sampling.batches, slowly
+batches, examination.batches = examination.batches, slowly
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_doctor import photo
 
 from batchplant.codecs.media import image
-from batchplant.tools.doctor import likeness
+from batchplant.tools.doctor.checks import duplicates as likeness
 from batchplant.tools.doctor.checks.duplicates import Hashes
 
 SEEDS = st.integers(0, 10_000)

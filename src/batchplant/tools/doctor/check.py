@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,6 @@ from ...formats.base.format import Capabilities
 from ...formats.registry import get_format
 from ...schema import Bool, Field, Image, Int, Schema, Text
 from ...schema.columns import I64, AnyArray, Columns, Masked, Ragged
-from .report import EXAMPLES, Example, Finding
 
 DOCS = "docs/guides/doctor.md"
 # Fields of recordings of robots.
@@ -260,18 +259,23 @@ class Tally:
 class CellCheck(Check):
     """Base class of checks of single cells: counts the cells of each field that have a property."""
 
+    # The kinds of fields that have such cells.
+    kinds: ClassVar[tuple[type[Field], ...]] = (Field,)
     # Share of the cells from which on a field is reported.
     least_share: ClassVar[float] = 0.0
+    # What is wrong with them, and what helps.
+    message: ClassVar[str]
+    mend: ClassVar[str]
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self.tallies = {
-            name: Tally(subject, name) for name, field in subject.schema.items() if self.concerns(field)
+            name: Tally(subject, name) for name, field in subject.schema.items() if self.concerns(name, field)
         }
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         """Return whether a field has cells that this check looks at."""
-        raise NotImplementedError
+        return isinstance(field, self.kinds)
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         """Add the cells of one field of a batch to its tally."""
@@ -279,7 +283,7 @@ class CellCheck(Check):
 
     def report(self, name: str, tally: Tally) -> Finding | None:
         """Return the finding of a field of which enough cells were counted."""
-        raise NotImplementedError
+        return self.cells(self.message, tally, self.mend)
 
     def look(self, batch: Batch) -> None:
         for name, tally in list(self.tallies.items()):
@@ -326,3 +330,71 @@ def named(source: Any) -> str:
 def images(subject: Subject) -> list[str]:
     """The fields of images that are no masks."""
     return [name for name, field in subject.schema.items() if is_photo(field)]
+
+
+# The worst first.
+SEVERITIES = ("error", "warning", "note")
+# A finding names so many places; it counts all of them.
+EXAMPLES = 5
+# Samples to leave out that a finding lists.
+LISTED = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One place where a finding shows. ``said``: what is there; None where a part makes no sense."""
+
+    sample: int | None = None
+    field: str | None = None
+    key: str | None = None
+    path: str | None = None
+    said: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One gotcha of a dataset.
+
+    ``check`` is the name of the check, ``count`` how many have it of the ``of`` that were looked at (samples,
+    or what ``unit`` says), ``mend`` the command, the code or the sentence that helps. ``facts`` are the
+    numbers behind the message; ``about``: they are an estimate. ``samples`` are those that can be left out,
+    where that mends it.
+    """
+
+    check: str
+    severity: str
+    message: str
+    count: int
+    of: int
+    mend: str = ""
+    examples: tuple[Example, ...] = ()
+    field: str | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    about: bool = False
+    unit: str = "samples"
+    samples: tuple[int, ...] = dataclasses.field(default=(), repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All findings, the worst first. ``looked_at``: how many samples were read; ``checks``: which ran."""
+
+    path: str
+    format: str
+    samples: int
+    looked_at: int
+    findings: tuple[Finding, ...]
+    checks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong that stops a training run or spoils it; warnings and notes may be there."""
+        return not self.of("error")
+
+    def of(self, severity: str) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == severity]
+
+    def get(self, check: str) -> Finding | None:
+        """The first finding of a check, None where it is silent."""
+        return next((finding for finding in self.findings if finding.check == check), None)

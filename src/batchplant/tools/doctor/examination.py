@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,13 +17,11 @@ from ...data.tensors import is_tensors
 from ...errors import BatchplantError, DataError, MissingLibraryError, OptionError, Problem, no_such, shown
 from ...formats.registry import open as open_reader
 from ...schema import Audio, Field, Image, Video
-from ...schema.columns import Column, Columns, Ragged, column_runs
+from ...schema.columns import I64, Column, Columns, Ragged, column_runs, end_within
 from ...storage.platform import cpu_count
-from . import sampling
-from .check import Batch, Check, Subject, named
+from .check import SEVERITIES, Batch, Check, Report, Subject, named
 from .checks import CHECKS
-from .likeness import thumbnail
-from .report import SEVERITIES, Report
+from .checks.duplicates import thumbnail
 
 SAMPLE = 2048
 Progress = Callable[[int, int], None]
@@ -63,26 +61,19 @@ def examine(
     if is_tensors(reader.schema):
         kinds = [kind for kind in kinds if kind.models]
         remarks["it is a model, and most checks are for datasets"] = None
-    sample_bytes = sampling.mean_bytes(reader)
-    rows = sampling.chosen(len(reader), sampling.affordable(sample, sample_bytes))
+    sample_bytes = mean_bytes(reader)
+    rows = sample_numbers(len(reader), affordable(sample, sample_bytes))
     subject = Subject(
-        reader,
-        world_size=world_size,
-        crop=crop,
-        batch_size=batch_size,
-        window=window,
-        label=label,
-        every=rows is None,
-        named=named(source),
-    )
+        reader, world_size=world_size, crop=crop, batch_size=batch_size, window=window, label=label,
+        every=rows is None, named=named(source),
+    )  # fmt: skip
     checks = [kind(subject) for kind in kinds]
-    decodes = any(check.decodes for check in checks)
-    count = len(reader) if rows is None else len(rows)
-    done = 0
+    count, done = len(reader) if rows is None else len(rows), 0
     pool = ThreadPoolExecutor(workers or cpu_count())
+    decoding_pool = pool if any(check.decodes for check in checks) else None
     try:
-        for numbers in sampling.batches(reader, rows, sample_bytes):
-            batch = _read(subject, numbers, pool if decodes else None, remarks)
+        for numbers in batches(reader, rows, sample_bytes):
+            batch = _read(subject, numbers, decoding_pool, remarks)
             for check in checks:
                 check.look(batch)
             done += len(numbers)
@@ -93,11 +84,10 @@ def examine(
         pool.shutdown(cancel_futures=True)
     findings = [finding for check in checks for finding in check.findings()]
     remarks.update(dict.fromkeys(remark for check in checks for remark in check.remarks()))
-    names = tuple(kind.name for kind in kinds)
     findings.sort(key=lambda entry: SEVERITIES.index(entry.severity))
-    return Report(
-        shown(reader.path), reader.format, len(reader), count, tuple(findings), names, tuple(remarks)
-    )
+    names = tuple(kind.name for kind in kinds)
+    results = tuple(findings), names, tuple(remarks)
+    return Report(shown(reader.path), reader.format, len(reader), count, *results)
 
 
 def choose(only: Iterable[str] | None = None, without: Iterable[str] = ()) -> list[type[Check]]:
@@ -183,3 +173,54 @@ def _value(field: Field, column: Column, row: int) -> npt.NDArray[np.float32] | 
     if isinstance(field, Audio | Video) and hasattr(value, "check"):
         value.check()
     return None
+
+
+# -- choice of samples: memory is bounded however large the dataset is -----------------------------------
+
+# Neighbours that are looked at together: what stands side by side tells of the order, and is read in one go.
+RUN_ROWS = 16
+BATCH_ROWS, BATCH_BYTES = 4096, 32 << 20
+# What a sample of a dataset takes to read; of large samples fewer are looked at, but not fewer than these.
+MAX_SAMPLED_BYTES, MIN_SAMPLES = 256 << 20, 64
+
+
+def sample_numbers(samples: int, count: int | None) -> I64 | None:
+    """``count`` sample numbers in order: runs of neighbours, evenly apart, the first and the last among them.
+
+    None: all of them.
+    """
+    if count is None or count >= samples:
+        return None
+    runs = max(1, count // RUN_ROWS)
+    length = count // runs
+    firsts = np.linspace(0, samples - length, runs).astype(np.int64) if runs > 1 else np.zeros(1, np.int64)
+    return np.unique((firsts[:, None] + np.arange(length)).reshape(-1))
+
+
+def mean_bytes(reader: Reader) -> float:
+    """Bytes of a sample, the mean over some from all of the dataset; 0 where none can be read."""
+    rows = np.unique(np.linspace(0, max(len(reader) - 1, 0), min(8, len(reader))).astype(np.int64))
+    columns = reader.read_undamaged(rows, [], sys.maxsize)[1]
+    size = sum(int(column_runs(column)[2].clip(0).sum()) for column in (columns or {}).values())
+    return size / max(len(rows), 1)
+
+
+def affordable(count: int | None, sample_bytes: float) -> int | None:
+    """No more samples than can be read in a moment."""
+    return (
+        None if count is None else min(count, max(MIN_SAMPLES, int(MAX_SAMPLED_BYTES / max(sample_bytes, 1))))
+    )
+
+
+def batches(reader: Reader, rows: I64 | None, sample_bytes: float) -> Iterator[I64]:
+    """The sample numbers of each batch, each batch of bounded bytes."""
+    count = len(reader) if rows is None else len(rows)
+    sizes = reader.sizes()
+    sizes = sizes if sizes is None or rows is None else sizes[rows]
+    step = (
+        BATCH_ROWS if sizes is not None else int(np.clip(BATCH_BYTES / max(sample_bytes, 1), 1, BATCH_ROWS))
+    )
+    end = 0
+    while end < count:
+        start, end = end, end_within(sizes, end, min(step, count - end), BATCH_BYTES)
+        yield np.arange(start, end) if rows is None else rows[start:end]

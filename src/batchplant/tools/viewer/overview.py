@@ -18,7 +18,7 @@ from ...order.keyed import key_of, uniform
 from ...schema import Bool, Duration, Field, Float, Int, Text, Time
 from ...schema.columns import I64, Masked, Ragged
 from .. import Document
-from ..doctor import sampling
+from ..doctor.examination import MIN_SAMPLES, mean_bytes
 from .cells import Progress
 from .render import is_map
 
@@ -73,8 +73,8 @@ def collect_overview(
 
 
 def _sample_count(reader: Reader, max_samples: int) -> int:
-    sample_bytes = sampling.mean_bytes(reader)
-    return max(1, min(max_samples, max(sampling.FEWEST, int(MAX_BYTES / max(sample_bytes, 1)))))
+    sample_bytes = mean_bytes(reader)
+    return max(1, min(max_samples, max(MIN_SAMPLES, int(MAX_BYTES / max(sample_bytes, 1)))))
 
 
 def _copies(copies: Copies | None, numbers: Callable[[list[int]], list[int]]) -> Document | None:

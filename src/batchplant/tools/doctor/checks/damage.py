@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from ....errors import BatchplantError, DataError, UnsafeError
-from ....schema import Bytes, Field, Int
+from ....schema import Bytes, Int
 from ....schema.columns import U8
-from ..check import Batch, CellCheck, Check, Subject, Tally, named
-from ..report import EXAMPLES, LISTED, Example, Finding
+from ..check import EXAMPLES, LISTED, Batch, CellCheck, Check, Example, Finding, Subject, Tally, named
 
 # How a pickle of protocol 2 to 5 begins; its last byte is a full stop.
 PICKLE_HEADS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
@@ -96,9 +95,7 @@ class Pickles(CellCheck):
     models = True
     severity = "error"
     sentence = "Pickles and object arrays run code when they are loaded, and only Python reads them."
-
-    def concerns(self, field: Field) -> bool:
-        return isinstance(field, Bytes)
+    kinds = (Bytes,)
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         flags = np.array([_is_pickle(cell) for cell in batch.ragged(name)], dtype=np.bool_)

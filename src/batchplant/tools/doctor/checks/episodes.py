@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -15,8 +14,20 @@ from ....errors import BatchplantError
 from ....formats.lerobot import LeRobotReader
 from ....schema import Field, Float, Image, Int, Tensor
 from ....schema.columns import AnyArray, Ragged, take_cells
-from ..check import ACTION, EPISODE, FRAME, TIME, Batch, CellCheck, Check, Subject, Tally
-from ..report import EXAMPLES, Example, Finding
+from ..check import (
+    ACTION,
+    EPISODE,
+    EXAMPLES,
+    FRAME,
+    TIME,
+    Batch,
+    CellCheck,
+    Check,
+    Example,
+    Finding,
+    Subject,
+    Tally,
+)
 
 # Part of the usual distance of two frames that one may be off.
 MAX_TIME_ERROR = 0.2
@@ -66,12 +77,12 @@ class EpisodeTimes(EpisodeCheck):
         super().__init__(subject)
         self._usual: float | None = None
 
-    def concerns(self, field: Field) -> bool:
-        return isinstance(field, Float)
+    def concerns(self, name: str, field: Field) -> bool:
+        return name == TIME and isinstance(field, Float)
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         times = batch.numbers_of(name)
-        if name != TIME or times is None:
+        if times is None:
             return
         follows = self.follows(batch)
         steps = np.diff(times.astype(np.float64), prepend=np.nan)
@@ -80,10 +91,10 @@ class EpisodeTimes(EpisodeCheck):
         with np.errstate(invalid="ignore"):
             off = np.abs(steps - (self._usual or 0)) > MAX_TIME_ERROR * abs(self._usual or 0)
         bad = follows & (off | ~(steps > 0))
-        tally.add(batch, bad, functools.partial(self._said, batch, steps), of=int(follows.sum()))
-
-    def _said(self, batch: Batch, steps: AnyArray, row: int) -> str:
-        return f"{self.place(batch, row)}: {steps[row]:.4g} s after the one before"
+        tally.add(
+            batch, bad, lambda row: f"{self.place(batch, row)}: {steps[row]:.4g} s after the one before",
+            of=int(follows.sum()),
+        )  # fmt: skip
 
     def report(self, name: str, tally: Tally) -> Finding:
         usual = f"frames are {self._usual or 0:.4g} s apart, and some are not"
@@ -100,13 +111,15 @@ class FrozenCameras(EpisodeCheck):
     unit = "episodes"
     # Images are black only once they are decoded.
     decodes = True
+    message = "half of the frames of some episodes equal the one before, or are black"
+    mend = "leave these episodes out: bp.open(…, episodes=[…]); or the camera: reader.select"
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         # By camera and episode: frames that were looked at, those that show nothing new, the first of them.
         self._seen: dict[str, dict[int, tuple[int, int, int]]] = {name: {} for name in self.tallies}
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         shape = field.shape if isinstance(field, Tensor) and field.dtype == "uint8" else ()
         return isinstance(field, Image) or (len(shape) == 3 and shape[2] in (1, 3))
 
@@ -146,11 +159,6 @@ class FrozenCameras(EpisodeCheck):
                 flags[row] = small is None or small.max() < BLACK_LEVEL
         return flags & batch.present(name)
 
-    def report(self, name: str, tally: Tally) -> Finding:
-        message = "half of the frames of some episodes equal the one before, or are black"
-        mend = "leave these episodes out: bp.open(…, episodes=[…]); or the camera: reader.select"
-        return self.cells(message, tally, mend)
-
 
 class RestingEpisodes(EpisodeCheck):
     name = "resting-episodes"
@@ -164,12 +172,12 @@ class RestingEpisodes(EpisodeCheck):
         # By episode: the first action, how many were looked at, whether another one differs.
         self._seen: dict[int, tuple[bytes, int, bool]] = {}
 
-    def concerns(self, field: Field) -> bool:
-        return isinstance(field, Tensor | Float | Int)
+    def concerns(self, name: str, field: Field) -> bool:
+        return name == ACTION and isinstance(field, Tensor | Float | Int)
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         values = batch.numbers_of(name)
-        if name != ACTION or values is None:
+        if values is None:
             return
         episodes = np.searchsorted(self.begins, batch.numbers, side="right") - 1
         for episode in np.unique(episodes).tolist():
@@ -177,12 +185,9 @@ class RestingEpisodes(EpisodeCheck):
             first, count, moves = self._seen.get(episode, (rows[:1].tobytes(), 0, False))
             moves = moves or any(row.tobytes() != first for row in rows)
             self._seen[episode] = first, count + len(rows), moves
-        resting = self._resting()
+        resting = [n for n, (_, count, moves) in self._seen.items() if count >= MIN_FRAMES and not moves]
         tally.count, tally.of = len(resting), len(self._seen)
         tally.first = [(int(self.begins[episode]), f"episode {episode}") for episode in resting[:EXAMPLES]]
-
-    def _resting(self) -> list[int]:
-        return [n for n, (_, count, moves) in self._seen.items() if count >= MIN_FRAMES and not moves]
 
     def report(self, name: str, tally: Tally) -> Finding:
         mend = "leave these episodes out: bp.open(…, episodes=[…])"
@@ -194,6 +199,8 @@ class WrongStatistics(EpisodeCheck):
     title = "values outside of the stored statistics"
     severity = "warning"
     sentence = "Numbers that are normalised by other data's range leave the range that a policy expects."
+    message = "values lie outside of the stored minimum and maximum"
+    mend = "compute the statistics anew: batchplant convert writes them; or look for joints that jump"
 
     def __init__(self, subject: Subject) -> None:
         self._stats: Mapping[str, Mapping[str, Any]] = {}
@@ -204,7 +211,7 @@ class WrongStatistics(EpisodeCheck):
         self._sums: dict[str, tuple[int, AnyArray, AnyArray]] = {}
         super().__init__(subject)
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         return isinstance(field, Float | Int) or (isinstance(field, Tensor) and field.dtype != "uint8")
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
@@ -223,20 +230,12 @@ class WrongStatistics(EpisodeCheck):
                 self._sums[name] = count + len(rows), *sums
         slack = RANGE_SLACK * np.maximum(high - low, np.abs(high)) + 1e-6
         outside = (rows < low - slack) | (rows > high + slack)
-        tally.add(
-            batch,
-            np.asarray(outside.any(axis=1)),
-            functools.partial(self._said, batch, rows, outside),
-            of=len(rows),
-        )
 
-    def _said(self, batch: Batch, rows: AnyArray, outside: Flags, row: int) -> str:
-        axis = int(np.argmax(outside[row]))
-        return f"{self.place(batch, row)}: number {axis} is {rows[row, axis]:.4g}"
+        def describe(row: int) -> str:
+            axis = int(np.argmax(outside[row]))
+            return f"{self.place(batch, row)}: number {axis} is {rows[row, axis]:.4g}"
 
-    def report(self, name: str, tally: Tally) -> Finding:
-        mend = "compute the statistics anew: batchplant convert writes them; or look for joints that jump"
-        return self.cells("values lie outside of the stored minimum and maximum", tally, mend)
+        tally.add(batch, np.asarray(outside.any(axis=1)), describe, of=len(rows))
 
     def findings(self) -> Iterator[Finding]:
         yield from super().findings()
@@ -282,13 +281,15 @@ class OrphanRows(EpisodeCheck):
     title = "rows that count as another episode or frame"
     severity = "error"
     sentence = "Their images are of another moment, and windows join rows that do not follow each other."
+    message = "rows do not count as their place in the episode does"
+    mend = "correct the lengths of episodes, or leave these out: bp.open(…, episodes=[…])"
 
-    def concerns(self, field: Field) -> bool:
-        return isinstance(field, Int)
+    def concerns(self, name: str, field: Field) -> bool:
+        return name in (EPISODE, FRAME) and isinstance(field, Int)
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         values = batch.numbers_of(name)
-        if values is None or name not in (EPISODE, FRAME):
+        if values is None:
             return
         if name == FRAME:
             episodes = np.searchsorted(self.begins, batch.numbers, side="right") - 1
@@ -297,10 +298,6 @@ class OrphanRows(EpisodeCheck):
             follows = self.follows(batch)
             bad, of = follows & (np.diff(values, prepend=values[:1]) != 0), int(follows.sum())
         tally.add(batch, bad, lambda row: f"{self.place(batch, row)}: {name} is {values[row]}", of=of)
-
-    def report(self, name: str, tally: Tally) -> Finding:
-        mend = "correct the lengths of episodes, or leave these out: bp.open(…, episodes=[…])"
-        return self.cells("rows do not count as their place in the episode does", tally, mend)
 
 
 class Leftovers(Check):

@@ -9,8 +9,7 @@ import numpy as np
 
 from ....codecs.media import image
 from ....schema import Field
-from ..check import Batch, CellCheck, Check, Subject, Tally, images, is_photo
-from ..report import Finding
+from ..check import Batch, CellCheck, Check, Finding, Subject, Tally, images, is_photo
 
 # Pixels beyond this multiple of the crop are decoded to be thrown away.
 LARGER = 2
@@ -64,7 +63,7 @@ class MixedModes(Check):
 class PhotoCheck(CellCheck):
     """Base class of checks of single images."""
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         return is_photo(field)
 
 

@@ -14,8 +14,7 @@ from ....errors import DataError, brief, shortened
 from ....order import quality
 from ....schema import Field, Int, Text
 from ....schema.columns import I64, Masked, Ragged
-from ..check import Batch, CellCheck, Check, Subject, Tally
-from ..report import EXAMPLES, Example, Finding
+from ..check import EXAMPLES, Batch, CellCheck, Check, Example, Finding, Subject, Tally
 
 # Batches of an epoch that are looked at, in every order.
 BATCHES = 8
@@ -143,7 +142,8 @@ class ClassImbalance(Check):
         field = self.subject.schema[label]
         ranked = self._counts.most_common()
         (commonest, many), (_, few) = ranked[0], ranked[-1]
-        absent = self._absent(field) if self.subject.every else []
+        names = (getattr(field, "names", None) or ()) if self.subject.every else ()
+        absent = [name for number, name in enumerate(names) if number not in self._counts]
         if many >= UNEQUAL * few:
             rare = [value for value, count in reversed(ranked) if many >= UNEQUAL * count]
             examples = [
@@ -170,10 +170,6 @@ class ClassImbalance(Check):
                 "remove the names, or find out what became of the samples", field=label,
             )  # fmt: skip
 
-    def _absent(self, field: Field) -> list[str]:
-        names = getattr(field, "names", None) or ()
-        return [name for number, name in enumerate(names) if number not in self._counts]
-
 
 class TextLabels(CellCheck):
     name = "text-labels"
@@ -185,7 +181,7 @@ class TextLabels(CellCheck):
         super().__init__(subject)
         self._values: dict[str, Counter[Any]] = {name: Counter() for name in self.tallies}
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         return type(field) is Text
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:

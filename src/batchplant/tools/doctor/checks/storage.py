@@ -14,8 +14,7 @@ from ....storage import open_source
 from ....storage.compressed import is_zstd, kind_of
 from ....storage.limits import human_size
 from ....storage.spans import Spans
-from ..check import Check, Subject
-from ..report import Example, Finding
+from ..check import Check, Example, Finding, Subject
 
 # Of the mean: how much more one rank may have than another.
 UNEQUAL = 0.01

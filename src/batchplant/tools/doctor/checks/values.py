@@ -12,8 +12,7 @@ import numpy as np
 
 from ....schema import Field, Float, Tensor, Text, Time
 from ....schema.columns import I64, AnyArray, Ragged
-from ..check import Batch, CellCheck, Check, Subject, Tally
-from ..report import Finding
+from ..check import Batch, CellCheck, Check, Finding, Subject, Tally
 
 # How much of the spread of a field float32 may get wrong, to do for it.
 PRECISION = 1e-5
@@ -36,9 +35,6 @@ class MissingValues(CellCheck):
     severity = "note"
     sentence = "A missing value becomes NaN or 0 in a batch, and a model takes that for data."
 
-    def concerns(self, field: Field) -> bool:
-        return True
-
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         tally.add(batch, ~batch.present(name), of=len(batch))
 
@@ -54,8 +50,10 @@ class NotFinite(CellCheck):
     title = "NaN and infinity"
     severity = "warning"
     sentence = "One NaN or infinity in a batch makes the loss NaN, and with it every weight."
+    message = "values are NaN or infinite"
+    mend = "find out where they come from, or leave the samples out: bp.open(…, where=…)"
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         return isinstance(field, Float) or (isinstance(field, Tensor) and field.dtype.startswith("float"))
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
@@ -64,11 +62,7 @@ class NotFinite(CellCheck):
             return
         bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         # A missing value is NaN too, and another check's.
-        tally.add(batch, bad & batch.present(name), functools.partial(_said, values), of=len(values))
-
-    def report(self, name: str, tally: Tally) -> Finding:
-        mend = "find out where they come from, or leave the samples out: bp.open(…, where=…)"
-        return self.cells("values are NaN or infinite", tally, mend)
+        tally.add(batch, bad & batch.present(name), functools.partial(_describe_bad, values), of=len(values))
 
 
 class Float64(Check):
@@ -104,18 +98,16 @@ class Float64(Check):
         # A number that stands there as text has as many digits as it has.
         for name, spread in {} if self._text else self._spreads.items():
             if spread.count and spread.fits:
+                field = self.subject.schema[name]
+                shape = f", {field.shape}" if isinstance(field, Tensor) else ""
                 yield self.finding(
                     f"{name}: float64, and float32 would do: values from {spread.least:.4g} to "
                     f"{spread.most:.4g}, off by {spread.error:.1g} at most",
                     spread.count, spread.count,
-                    f'store float32, {_float32(self.subject, name)}; or in the Loader Convert("float32")',
+                    f'store float32, {type(field).__name__}("float32"{shape}); '
+                    'or in the Loader Convert("float32")',
                     field=name, facts={"least": spread.least, "most": spread.most, "error": spread.error},
                 )  # fmt: skip
-
-
-def _float32(subject: Subject, name: str) -> str:
-    field = subject.schema[name]
-    return f'Tensor("float32", {field.shape})' if isinstance(field, Tensor) else 'Float("float32")'
 
 
 class _Spread:
@@ -160,7 +152,7 @@ class NaiveTimes(CellCheck):
         "A time without a zone means another moment on every machine, and two sources cannot be joined."
     )
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         if isinstance(field, Time):
             return field.tz is None and not field.clock and field.unit != "D"
         return type(field) is Text
@@ -193,7 +185,7 @@ class OddValues(CellCheck):
     severity = "warning"
     sentence = "One word in a column of numbers makes all of it text, which a model cannot use."
 
-    def concerns(self, field: Field) -> bool:
+    def concerns(self, name: str, field: Field) -> bool:
         return type(field) is Text
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
@@ -231,8 +223,11 @@ class Padding(CellCheck):
         self._total = dict.fromkeys(self.tallies, 0)
         self._pads: dict[str, Counter[Any]] = {name: Counter() for name in self.tallies}
 
-    def concerns(self, field: Field) -> bool:
-        return type(field) is Text or _fixed(field)
+    def concerns(self, name: str, field: Field) -> bool:
+        if not isinstance(field, Tensor) or field.dtype[:1] not in "iuf" or None in field.shape:
+            return type(field) is Text
+        # An array that is long enough to be padded.
+        return int(np.prod([size or 0 for size in field.shape])) >= SHORTEST
 
     def count(self, batch: Batch, name: str, tally: Tally) -> None:
         if type(self.subject.schema[name]) is Text:
@@ -264,13 +259,6 @@ class Padding(CellCheck):
         return self.cells(message, tally, better, facts={"padding": share})
 
 
-def _fixed(field: Field) -> bool:
-    """Arrays of one length that are long enough to be padded."""
-    if not isinstance(field, Tensor) or field.dtype[:1] not in "iuf" or None in field.shape:
-        return False
-    return int(np.prod([size or 0 for size in field.shape])) >= SHORTEST
-
-
 def _tensor_padding(values: AnyArray, pads: Counter[Any]) -> tuple[I64, I64]:
     """Number of equal values at the end of each row, beyond one, and the length of the rows."""
     last = values[:, -1:]
@@ -294,7 +282,7 @@ def _text_padding(batch: Batch, name: str) -> tuple[I64, I64]:
     return padded, total
 
 
-def _said(values: AnyArray, row: int) -> str:
+def _describe_bad(values: AnyArray, row: int) -> str:
     flat = values[row].reshape(-1)
     bad = flat[~np.isfinite(flat)]
     return str(bad[0]) if flat.size == 1 else f"{bad.size:,} of {flat.size:,} values"
