@@ -16,7 +16,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,7 +63,6 @@ from .pages import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 _I32, _I64 = 5, 6
 # All encodings: readers look into the pages for the real ones.
@@ -76,6 +75,7 @@ _UNSIGNED = {1: "<I", 2: "<Q"}
 _IN_A_DAY = {"D": 1, "s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 Meaning = Callable[[bytes, bool], Any]
+Runs = list[tuple[int, int]]
 
 
 def meaning_of(field: Field, leaf: Leaf, kind: pa.DataType) -> Meaning | None:
@@ -92,7 +92,8 @@ def meaning_of(field: Field, leaf: Leaf, kind: pa.DataType) -> Meaning | None:
     if kind_of_value == BYTES:
         same = is_text(kind) if isinstance(field, Text) else isinstance(field, Bytes) and is_binary(kind)
         # A UUID has other bytes in the file than in its cells.
-        return (lambda data, _: data) if same and leaf.order == BY_BYTES and not _is_uuid(field) else None
+        same = same and leaf.order == BY_BYTES and field.kind != "uuid"
+        return (lambda data, _: data) if same else None
     if kind_of_value == TIME or (kind_of_value == NUMBER and hasattr(field, "unit")):
         return _times(field, leaf, kind)
     if kind_of_value != NUMBER or leaf.unit is not None:
@@ -106,10 +107,6 @@ def meaning_of(field: Field, leaf: Leaf, kind: pa.DataType) -> Meaning | None:
         return _plain(leaf) if leaf.kind == 0 else None
     is_integer = isinstance(field, Int | Tensor) and pa.types.is_integer(kind)
     return _plain(leaf) if is_integer and leaf.order in (SIGNED, UNSIGNED) and leaf.kind in (1, 2) else None
-
-
-def _is_uuid(field: Field) -> bool:
-    return field.kind == "uuid"
 
 
 def _plain(leaf: Leaf) -> Meaning:
@@ -166,6 +163,17 @@ def chunk_bounds(rows: int, chunk: Chunk, leaf: Leaf, ordered: bool, meaning: Me
     # Old files compare everything as signed; newer ones say how they compare, or say nothing.
     sound = leaf.order in (SIGNED, REAL) if chunk.old else ordered
     return bounds_of(rows, chunk.low, chunk.high, chunk.nulls, meaning if sound else None)
+
+
+def merge_runs(runs: Iterable[tuple[int, int]]) -> Runs:
+    """Join neighbours of ascending runs (first, end)."""
+    merged: Runs = []
+    for first, end in runs:
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((first, end))
+    return merged
 
 
 class FetchedFile(io.RawIOBase):
@@ -225,23 +233,21 @@ class PagePlan(NamedTuple):
     @property
     def runs(self) -> list[tuple[int, int]]:
         """Byte ranges to read; adjacent pages are one range."""
-        ranges = [] if self.pages.head is None or not self._coded else [self.pages.head]
-        starts, sizes = self.pages.starts[self.numbers], self.pages.sizes[self.numbers]
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            if ranges and sum(ranges[-1]) == start:
-                ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
-            else:
-                ranges.append((start, size))
-        return ranges
+        ranges = [] if self.head is None else [(self.head[0], sum(self.head))]
+        starts = self.pages.starts[self.numbers]
+        ends = starts + self.pages.sizes[self.numbers]
+        merged = merge_runs([*ranges, *zip(starts.tolist(), ends.tolist(), strict=True)])
+        return [(start, end - start) for start, end in merged]
 
     @property
-    def _coded(self) -> bool:
-        """True if some of the pages may need the dictionary."""
-        return self.pages.coded is None or bool(self.pages.coded[self.numbers].any())
+    def head(self) -> tuple[int, int] | None:
+        """Start and size of the dictionary; None if no page needs one."""
+        coded = self.pages.coded is None or bool(self.pages.coded[self.numbers].any())
+        return self.pages.head if coded else None
 
     @property
-    def rows(self) -> int:
-        return int((self.pages.rows[self.numbers + 1] - self.pages.rows[self.numbers]).sum())
+    def row_counts(self) -> I64:
+        return self.pages.rows[self.numbers + 1] - self.pages.rows[self.numbers]
 
     @property
     def size(self) -> int:
@@ -249,8 +255,7 @@ class PagePlan(NamedTuple):
 
     def select(self, column: pa.ChunkedArray, rows: I64) -> pa.ChunkedArray:
         """Pick rows of the row group, in ascending order, out of an Arrow column of the pages."""
-        firsts = self.pages.rows[self.numbers]
-        sizes = self.pages.rows[self.numbers + 1] - firsts
+        firsts, sizes = self.pages.rows[self.numbers], self.row_counts
         before: I64 = np.cumsum(sizes) - sizes
         # In a run of rows, no page between the first and the last is omitted.
         sought = rows[:1] if is_run(rows) else rows
@@ -272,35 +277,36 @@ class Excerpts:
         """Return rows of a column as an Arrow column; DamagedError if its pages decompress to too much."""
         parts = [view(start, size) for start, size in plan.runs]
         data = np.concatenate([np.frombuffer(MAGIC, np.uint8), *parts])
-        dictionary = plan.pages.head is not None and plan._coded
-        size, values = len(data) - len(MAGIC), self._values(plan, data, dictionary)
+        row_count, head_size = int(plan.row_counts.sum()), plan.head[1] if plan.head else 0
+        size, values = len(data) - len(MAGIC), self._value_count(plan, data, len(MAGIC) + head_size)
         chunk = plan.chunk._replace(start=len(MAGIC), size=size, values=values)
         claim = claim_of(data[len(MAGIC) :], chunk, plan.leaf)
         limits.check("its pages", claim.size, size)
         column = decode_lists(data[len(MAGIC) :], chunk, plan.leaf, self._schema.field(name).type)
-        if column is not None and len(column) == plan.rows:
+        if column is not None and len(column) == row_count:
             return plan.select(column, rows)
-        end = self._footer_of(name, plan.rows, [_column(plan, chunk, dictionary)])
+        import pyarrow.parquet as pq
+
+        # The footer of a file with only this column.
+        group: Struct = {
+            1: (9, (STRUCT, [_column(plan, chunk, head_size)])), 2: (_I64, size), 3: (_I64, row_count)
+        }  # fmt: skip
+        footer = {**self._head(name), 3: (_I64, row_count), 4: (9, (STRUCT, [group]))}
+        excerpt = pyarrow().py_buffer(data.tobytes() + footer_bytes(footer))
         numbered = [".".join(plan.leaf.path)] if claim.by_dictionary else None
-        file = _open_in_memory(np.concatenate([data, end]), numbered)
+        file = pq.ParquetFile(
+            pyarrow().BufferReader(excerpt), read_dictionary=numbered, page_checksum_verification=True
+        )
         column = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
-        if len(column) != plan.rows:
-            raise DamagedError(f"its pages have {len(column)} rows, and {plan.rows} were promised")
+        if len(column) != row_count:
+            raise DamagedError(f"its pages have {len(column)} rows, and {row_count} were promised")
         column = plan.select(column, rows)
         if claim.by_dictionary:
             limits.check("its pages", plain_size(column), size)
         return column.cast(self._schema.field(name).type) if claim.by_dictionary else column
 
-    def _footer_of(self, name: str, rows: int, columns: list[Struct]) -> U8:
-        """Build the footer of a file with only this column."""
-        size = sum(column[3][1][6][1] for column in columns)
-        group: Struct = {1: (9, (STRUCT, columns)), 2: (_I64, size), 3: (_I64, rows)}
-        footer = {**self._head(name), 3: (_I64, rows), 4: (9, (STRUCT, [group]))}
-        return np.frombuffer(footer_bytes(footer), np.uint8)
-
-    def _values(self, plan: PagePlan, data: U8, dictionary: bool) -> int:
+    def _value_count(self, plan: PagePlan, data: U8, offset: int) -> int:
         """Number of values in the pages, by their own headers: an index may be wrong."""
-        offset = len(MAGIC) + (plan.pages.head[1] if dictionary and plan.pages.head else 0)
         counts = []
         with exceptions_as(DamagedError, "a page is damaged", ValueError):
             while offset < len(data):
@@ -309,8 +315,8 @@ class Excerpts:
                     raise ValueError(f"a page of kind {header.kind}")
                 counts.append(header.value_count)
                 offset = header.end
-        rows = plan.pages.rows[plan.numbers + 1] - plan.pages.rows[plan.numbers]
-        if len(counts) != len(rows) or (not plan.leaf.lists and counts != rows.tolist()):
+        rows = plan.row_counts.tolist()
+        if len(counts) != len(rows) or (not plan.leaf.lists and counts != rows):
             raise DamagedError("the index of its pages is wrong")
         return sum(counts)
 
@@ -331,16 +337,6 @@ class Excerpts:
         return self._heads[name]
 
 
-def _open_in_memory(data: U8, dictionaries: Sequence[str] | None) -> pq.ParquetFile:
-    """Open a file in memory with pyarrow."""
-    pa = pyarrow()
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(
-        pa.BufferReader(pa.py_buffer(data)), read_dictionary=dictionaries, page_checksum_verification=True
-    )
-
-
 def is_run(rows: I64) -> bool:
     """True if rows in ascending order are consecutive."""
     return bool(len(rows)) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
@@ -355,16 +351,15 @@ def _end(elements: Sequence[Struct], index: int) -> int:
     return index
 
 
-def _column(plan: PagePlan, chunk: Chunk, dictionary: bool) -> Struct:
-    """Build the metadata of a column chunk; a dictionary comes before its pages."""
+def _column(plan: PagePlan, chunk: Chunk, head_size: int) -> Struct:
+    """Build the metadata of a column chunk; a dictionary of ``head_size`` bytes comes before its pages."""
     path = [name.encode(errors="surrogateescape") for name in plan.leaf.path]
-    before = plan.pages.head[1] if dictionary and plan.pages.head else 0
     data: Struct = {
         1: (_I32, chunk.kind), 2: (9, (_I32, list(_ENCODINGS))), 3: (9, (BINARY, path)),
         4: (_I32, chunk.codec), 5: (_I64, chunk.values), 6: (_I64, chunk.size), 7: (_I64, chunk.size),
-        9: (_I64, chunk.start + before),
+        9: (_I64, chunk.start + head_size),
     }  # fmt: skip
-    if dictionary:
+    if head_size:
         data[11] = (_I64, chunk.start)
     return {2: (_I64, 0), 3: (STRUCT, data)}
 
@@ -482,8 +477,6 @@ SMALL_CHUNK_BYTES = 64 << 10
 # Less than this is decoded before a second thread has started.
 MIN_PARALLEL_BYTES = 256 << 10
 
-Runs = list[tuple[int, int]]
-
 
 class PageReader:
     """Statistics and single pages of a file. ``leaves``: leaf columns of each column of the table."""
@@ -509,7 +502,11 @@ class PageReader:
         ``fields``: fields of the condition that are in the file, each with its column and kind; ``fixed``
         knows the bounds of the others.
         """
-        meanings = {name: self._meaning(column, field) for name, (column, field) in fields.items()}
+        meanings: dict[str, Meaning | None] = {}
+        for name, (column, field) in fields.items():
+            leaf, *more_leaves = (self._footer.leaves[leaf] for leaf in self._leaves[column])
+            kind = self._schema.field(column).type
+            meanings[name] = None if more_leaves else meaning_of(field, leaf, kind)
         lookups: dict[int, Lookup] = {}
         for number, group in enumerate(self._footer.groups):
             bounds = {
@@ -524,12 +521,6 @@ class PageReader:
             self._page_runs(number, bound, fields, lookups[number], meanings) if number in lookups else []
             for number in range(len(self._footer.groups))
         ]
-
-    def _meaning(self, column: str, field: Field) -> Meaning | None:
-        leaves = self._leaves[column]
-        if len(leaves) != 1:
-            return None
-        return meaning_of(field, self._footer.leaves[leaves[0]], self._schema.field(column).type)
 
     def _group_bounds(self, number: int, column: str, field: Field, meaning: Meaning | None) -> Bounds:
         """Return the bounds of a column in a row group."""
@@ -588,11 +579,8 @@ class PageReader:
         for piece, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
             piece_bounds = {name: parsed[page_numbers[name][piece]] for name, (_, parsed) in pages.items()}
             if can_match(bound, functools.partial(_bounds_in, piece_bounds, group_bounds)):
-                if runs and runs[-1][1] == start:
-                    runs[-1] = (runs[-1][0], end)
-                else:
-                    runs.append((start, end))
-        return runs
+                runs.append((start, end))
+        return merge_runs(runs)
 
     def expect(self, groups: Sequence[int], columns: Sequence[str], *, bounds: bool = False) -> None:
         """Prefetch page indexes, all in one go; ``bounds``: indexes of values too."""
@@ -617,12 +605,11 @@ class PageReader:
     def _map(self, number: int, column: str) -> PageMap | None:
         leaf = self._leaves[column][0]
         if (number, leaf) not in self._maps:
-            group = self._footer.groups[number]
+            group, about = self._footer.groups[number], self._footer.leaves[leaf]
             chunk = group.chunks[leaf]
-            pages = None
-            if chunk is not None:
-                pages = page_map(self._source, group, chunk, self._footer.leaves[leaf], self._mapped)
-            self._maps[number, leaf] = pages
+            self._maps[number, leaf] = (
+                None if chunk is None else page_map(self._source, group, chunk, about, self._mapped)
+            )
         return self._maps[number, leaf]
 
     def plan(self, number: int, column: str, rows: I64) -> PagePlan | None:
@@ -633,7 +620,7 @@ class PageReader:
         pages = self._map(number, column)
         if pages is None:
             return None
-        plan = PagePlan(*single, pages, pages.holding(rows))
+        plan = PagePlan(*single, pages, np.flatnonzero(np.diff(np.searchsorted(rows, pages.rows))))
         return plan if plan.size <= MAX_PAGE_FRACTION * plan.chunk.size else None
 
     def read(self, plans: Mapping[str, PagePlan], rows: I64) -> dict[str, pa.ChunkedArray]:

@@ -241,10 +241,6 @@ class PageMap:
     bounds: list[Bound] | None = None
     coded: Flags | None = None
 
-    def holding(self, rows: I64) -> I64:
-        """Return the pages that hold these ascending rows."""
-        return np.flatnonzero(np.diff(np.searchsorted(rows, self.rows)))
-
 
 def page_map(source: Source, group: Group, chunk: Chunk, leaf: Leaf, mapped: bool) -> PageMap | None:
     """Return the pages by their index, else by their headers; None if neither works."""
@@ -265,19 +261,17 @@ def _by_index(source: Source, group: Group, chunk: Chunk, mapped: bool) -> PageM
     starts, sizes, firsts = (
         np.array([location[number][1] for location in locations], dtype=np.int64) for number in (1, 2, 3)
     )
-    pages = PageMap(np.append(firsts, group.rows), starts, sizes, _dictionary(chunk, starts))
+    # The dictionary lies before the first data page.
+    head_size = int(starts[0]) - chunk.start if len(starts) else 0
+    head = (chunk.start, head_size) if head_size > 0 else None
+    pages = PageMap(np.append(firsts, group.rows), starts, sizes, head)
     if not _fits(pages, chunk):
         return None
-    if mapped and pages.head is not None and pages.head[1] > SMALL_DICTIONARY_BYTES:
-        pages.coded = _coded(source, pages)
+    if mapped and head_size > SMALL_DICTIONARY_BYTES:
+        runs = zip(starts.tolist(), sizes.tolist(), strict=True)
+        headers = (page_header(source.view(start, size), 0) for start, size in runs)
+        pages.coded = np.array([header.encoding in BY_DICTIONARY for header in headers], dtype=np.bool_)
     return pages
-
-
-def _coded(source: Source, pages: PageMap) -> Flags:
-    """Return a flag for each page: it needs the dictionary."""
-    runs = zip(pages.starts.tolist(), pages.sizes.tolist(), strict=True)
-    headers = (page_header(source.view(start, size), 0) for start, size in runs)
-    return np.array([header.encoding in BY_DICTIONARY for header in headers], dtype=np.bool_)
 
 
 def page_bounds(source: Source, chunk: Chunk, pages: PageMap, leaf: Leaf) -> list[Bound] | None:
@@ -323,7 +317,9 @@ def _by_headers(source: Source, group: Group, chunk: Chunk) -> PageMap | None:
             firsts.append(rows)
             starts.append(chunk.start + offset)
             sizes.append(header.end - offset)
-            bounds.append(_header_bounds(header.statistics))
+            # The deprecated fields are ignored: their order is undefined.
+            high, low, missing = (header.statistics.get(number, (0, None))[1] for number in (5, 6, 3))
+            bounds.append((_bytes(low), _bytes(high), _count(missing)))
             coded.append(header.encoding in BY_DICTIONARY)
             rows += header.value_count
         offset = header.end
@@ -331,18 +327,6 @@ def _by_headers(source: Source, group: Group, chunk: Chunk) -> PageMap | None:
     numbers, offsets, lengths = (np.array(values, dtype=np.int64) for values in (firsts, starts, sizes))
     pages = PageMap(numbers, offsets, lengths, head, bounds, np.array(coded, dtype=np.bool_))
     return pages if rows == group.rows and _fits(pages, chunk) else None
-
-
-def _header_bounds(statistics: Struct) -> Bound:
-    """Return the bounds in a page's header; the deprecated fields are ignored, their order is undefined."""
-    low, high = statistics.get(6, (0, None))[1], statistics.get(5, (0, None))[1]
-    return _bytes(low), _bytes(high), _count(statistics.get(3, (0, None))[1])
-
-
-def _dictionary(chunk: Chunk, starts: I64) -> tuple[int, int] | None:
-    """Return start and size of the bytes before the first data page: the dictionary."""
-    first = int(starts[0]) if len(starts) else chunk.start
-    return (chunk.start, first - chunk.start) if first > chunk.start else None
 
 
 def _fits(pages: PageMap, chunk: Chunk) -> bool:

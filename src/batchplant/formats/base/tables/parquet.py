@@ -187,30 +187,47 @@ class ParquetFile:
     def cells(self, groups: Sequence[int], name: str, sequential: bool) -> list[Cells | None]:
         """Return starts and sizes of the cells of a column of bytes or files in row groups; None if they are
         not stored plainly or the file is not mapped. ``sequential``: most of the cells are read next."""
-        leaf = self._leaf_in_place(name)
-        if leaf is None or not isinstance(self.source, MappedSource):
+        leaf, source = self._leaf_in_place(name), self.source
+        if leaf is None or not isinstance(source, MappedSource):
             return [None] * len(groups)
-        return cells_of(self.source, self.footer, groups, leaf, sequential)
+        return cells_of(source, self.footer, groups, leaf, sequential)
 
     def recalled(self, name: str) -> Cells | None:
-        """Return the remembered cells of all row groups, or None."""
-        leaf = self._leaf_in_place(name)
-        if leaf is None or not isinstance(self.source, MappedSource):
+        """Return the cells of all row groups as they are remembered in the user's cache, or None."""
+        leaf, size = self._leaf_in_place(name), self.source.size
+        if leaf is None:
             return None
-        return recalled(self.source, int(self.rows.sum()), leaf)
+
+        def fits(cached: index.Index) -> bool:
+            start, sizes = cached.arrays["starts"], cached.arrays["sizes"]
+            if not start.dtype == sizes.dtype == np.int64 or not start.shape == sizes.shape == (
+                sum(self.rows),
+            ):
+                return False
+            apart = (start == -1) & (sizes == -1)
+            # Compare without adding start and size: the sum may overflow.
+            return bool((apart | ((start > 0) & (sizes >= 0) & (start <= size - sizes))).all())
+
+        remembered = index.recall(self.source, KIND, str(leaf), check=fits)
+        return None if remembered is None else (remembered.arrays["starts"], remembered.arrays["sizes"])
 
     def remember(self, name: str, cells: Cells) -> None:
-        """Remember the cells of all row groups."""
+        """Save the cells of all row groups in the user's cache."""
         leaf = self._leaf_in_place(name)
-        if leaf is not None and isinstance(self.source, MappedSource):
-            remember(self.source, leaf, cells)
+        if leaf is not None:
+            arrays = {"starts": cells[0], "sizes": cells[1]}
+            index.remember(self.source, KIND, str(leaf), lambda source, report: (arrays, {}))
 
     def _leaf_in_place(self, name: str) -> int | None:
-        """Return the leaf whose plainly stored cells may be those of a column; None: it is compressed."""
+        """Return the leaf whose plainly stored cells may be those of a column.
+
+        None: it is compressed, or the file is not mapped.
+        """
         leaves = self._byte_leaves(name)
         chunks = [group.chunks[leaves[0]] for group in self.footer.groups]
         packed = all(chunk is None or chunk.codec for chunk in chunks)
-        return None if packed or len(leaves) > 1 else leaves[0]
+        mapped = isinstance(self.source, MappedSource)
+        return leaves[0] if mapped and not packed and len(leaves) == 1 else None
 
     def _fetched(self, group: int, leaves: Sequence[int], ahead: bool) -> FetchedFile:
         """Fetch the bytes of these leaves, from which page headers and pyarrow are then served."""
@@ -357,30 +374,6 @@ def _leaf_count(kind: pa.DataType) -> int:
     if pa.types.is_dictionary(kind):
         return 1
     return sum(_leaf_count(kind.field(n).type) for n in range(kind.num_fields)) if kind.num_fields else 1
-
-
-def recalled(source: MappedSource, rows: int, leaf: int) -> Cells | None:
-    """Return the remembered locations of all cells of a column, or None."""
-
-    def fits(cached: index.Index) -> bool:
-        start, size = cached.arrays["starts"], cached.arrays["sizes"]
-        if not start.dtype == size.dtype == np.int64 or not start.shape == size.shape == (rows,):
-            return False
-        apart = (start == -1) & (size == -1)
-        # Compare without adding start and size: the sum may overflow.
-        return bool((apart | ((start > 0) & (size >= 0) & (start <= source.size - size))).all())
-
-    remembered = index.recall(source, KIND, str(leaf), check=fits)
-    return None if remembered is None else (remembered.arrays["starts"], remembered.arrays["sizes"])
-
-
-def remember(source: MappedSource, leaf: int, cells: Cells) -> None:
-    """Save the locations of a column's cells in the user's cache."""
-
-    def build(_: object, report: index.Report) -> tuple[index.Arrays, index.Facts]:
-        return {"starts": cells[0], "sizes": cells[1]}, {}
-
-    index.remember(source, KIND, str(leaf), build)
 
 
 def cells_of(
