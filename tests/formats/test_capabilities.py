@@ -762,7 +762,7 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
                 own = {"name": f"{number}", "document": number, "file_name": f"{number}.png"}
                 own = {key: value for key, value in own.items() if key in schema}
                 out.append({**sample(number % 16), large: value, **own})
-                if number % 16 == 15:
+                if number % 8 == 7:
                     # Nothing waits for its turn, however busy the machine is.
                     out.checkpoint()
             out.close()
@@ -773,7 +773,7 @@ def test_streaming_write(name: str, tmp_path: Path) -> None:
     for number in range(16):
         sample(number)
     # A library's own needs vary by half a megabyte.
-    least, most = peak(16), peak(64)
+    least, most = peak(8), peak(48)
     assert (most - least < 30 * SIZE) == one.can.streaming_write
 
 

@@ -38,7 +38,8 @@ OPEN = {"pickle": {"allow_pickle": True}, "joblib": {"allow_pickle": True}}
 
 # Every field costs time in hundreds of pairs; the formats' own tests try all that is left out here.
 SPARED = {f"tensor {name}" for name in ("int16", "int32", "int64", "uint8", "uint16", "uint32", "float64")}
-SPARED |= {"audio", "video"}
+SPARED |= {"audio", "video", "int8", "int16", "uint16", "uint32", "tensor int8"}
+SPARED |= {"time s", "time of day ms", "duration ns"}
 # Kinds that are also tried with missing values.
 OPTIONAL = (
     "bool", "class", "bytes", "text", "json", "audio wav", "video avi", "int64", "uint8", "float32",
