@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from batchplant.storage import platform
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 from loaders import note_others
 
 if TYPE_CHECKING:

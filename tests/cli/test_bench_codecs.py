@@ -21,7 +21,7 @@ from batchplant.cli import build_parser, main
 from batchplant.cli.bench import codecs
 from batchplant.cli.bench.codecs import difference
 from batchplant.codecs.media import image
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 
 PIL = pytest.importorskip("PIL.Image")
 

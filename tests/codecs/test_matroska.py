@@ -13,7 +13,7 @@ import batchplant as bp
 from batchplant.codecs.media.video import VideoSpan, index_of
 from batchplant.codecs.media.video.matroska import packets_of
 from batchplant.storage import open_source
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 
 av = pytest.importorskip("av")
 

@@ -28,8 +28,7 @@ from batchplant.codecs.media.video import Clip, index
 from batchplant.codecs.media.video.encode import keep_scheduling
 from batchplant.formats import registry
 from batchplant.ops import DecodeVideo
-from batchplant.testing.cases import film
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE, film
 
 av = pytest.importorskip("av")
 

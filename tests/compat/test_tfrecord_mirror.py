@@ -34,7 +34,7 @@ import processes
 import repository
 from batchplant import _native
 from batchplant.codecs import protobuf
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 
 SCRIPT = repository.SUPPORT / "tfrecord_script.py"
 GOLDEN = repository.GOLDEN / "tfrecord_mirror"

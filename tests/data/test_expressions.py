@@ -30,7 +30,7 @@ from batchplant import (
 )
 from batchplant.codecs.cells import encode_samples
 from batchplant.data.expressions import Bounds, as_condition, bind, can_match, fields_of, matching, parse
-from batchplant.data.expressions.like import pattern_of
+from batchplant.data.expressions.evaluate import pattern_of
 from batchplant.schema import Decimal, Time, Uuid
 
 # --- text -----------------------------------------------------------------------------------------------

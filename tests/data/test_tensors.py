@@ -171,7 +171,7 @@ def test_a_large_model_is_not_in_memory_at_once(tmp_path, monkeypatch, capsys):
         return read(self, indices, chosen)
 
     monkeypatch.setattr(TensorReader, "_data", spy)
-    monkeypatch.setattr("batchplant.jobs.verification.Job.batch_bytes", 2 << 20)
+    monkeypatch.setattr("batchplant.jobs.verify.Job.batch_bytes", 2 << 20)
     monkeypatch.setattr(Reader, "tuning", ReaderTuning(verify_bytes=2 << 20))
     options = bp.ConvertOptions(tuning=bp.ConvertTuning(batch_bytes=2 << 20))
     bp.convert(tmp_path / "a.safetensors", tmp_path / "b.pt", options=options)

@@ -13,8 +13,7 @@ import batchplant as bp
 from batchplant.formats.base import ipc
 from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, check_samples, equal, jpeg
-from batchplant.testing.damage import cuts, flips, survive
+from batchplant.testing.cases import cells, check_samples, cuts, equal, flips, jpeg, survive
 from repository import GOLDEN
 from variants import exhaustive
 

@@ -9,7 +9,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.errors import BatchplantError, DamagedError, SchemaError
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 
 blosc2 = pytest.importorskip("blosc2", reason="pip install 'batchplant[blosc2]'")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 
 pydicom = pytest.importorskip("pydicom", reason="pip install 'batchplant[dicom]'")
 

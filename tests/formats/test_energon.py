@@ -12,7 +12,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.formats.energon import prepare
-from batchplant.testing.damage import cuts, flips, survive
+from batchplant.testing.cases import cuts, flips, survive
 
 pytest.importorskip("yaml")
 

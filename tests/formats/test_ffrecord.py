@@ -16,8 +16,7 @@ from batchplant import Probe, ops
 from batchplant.formats import ffrecord
 from batchplant.loading.loader import Loader
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, jpeg
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import cells, jpeg, memory_bounded
 from repository import GOLDEN
 
 FILES = sorted((GOLDEN / "ffrecord").glob("*.ffr"))

@@ -8,7 +8,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.formats.gguf import QUANTISED
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 from gguf_files import key, tensor, text, write_gguf
 from repository import GOLDEN
 

@@ -22,8 +22,7 @@ from batchplant.ops import CenterCrop
 from batchplant.order import orders
 from batchplant.storage import partial_folder
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, jpeg, pixels
-from batchplant.testing.damage import flips, memory_bounded, survive
+from batchplant.testing.cases import cells, flips, jpeg, memory_bounded, pixels, survive
 from repository import GOLDEN
 from variants import exhaustive
 

@@ -16,7 +16,7 @@ import pytest
 
 import batchplant as bp
 import processes
-from batchplant.testing import FormatSuite, damage
+from batchplant.testing import FormatSuite, cases
 from batchplant.testing.cases import jpeg
 
 pytest.importorskip("pyiceberg")
@@ -385,7 +385,7 @@ def test_a_catalog_that_lists_another_table(tmp_path):
         bp.open(path)
 
 
-@pytest.mark.parametrize("how", [damage.cuts, damage.flips])
+@pytest.mark.parametrize("how", [cases.cuts, cases.flips])
 def test_a_damaged_catalog(how, tmp_path):
     path, _ = made(tmp_path / "a.iceberg")
     for what in how(Path(path, "catalog.db")):

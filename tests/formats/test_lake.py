@@ -15,8 +15,7 @@ import batchplant as bp
 import processes
 from batchplant.cli import main
 from batchplant.jobs.convert import convert
-from batchplant.testing.cases import cells, jpeg
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE, cells, jpeg
 from variants import first
 
 pytest.importorskip("deltalake")

@@ -20,8 +20,7 @@ from batchplant import _native, ops
 from batchplant.formats.lmdb import LmdbWriter, pages
 from batchplant.storage import MappedSource, Source
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, jpeg, pixels
-from batchplant.testing.damage import EXHAUSTIVE, flips, memory_bounded, survive
+from batchplant.testing.cases import EXHAUSTIVE, cells, flips, jpeg, memory_bounded, pixels, survive
 from repository import GOLDEN
 
 lmdb = pytest.importorskip("lmdb")

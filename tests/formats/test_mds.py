@@ -23,8 +23,7 @@ from batchplant.codecs.media import image
 from batchplant.formats import mds
 from batchplant.formats.registry import get_format
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, jpeg, pixels, png
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import cells, jpeg, memory_bounded, pixels, png
 from repository import GOLDEN
 from shard_folders import change, index_of
 

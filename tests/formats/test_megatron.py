@@ -21,7 +21,7 @@ from batchplant.loading.packing import Pack
 from batchplant.storage import files, local
 from batchplant.storage.platform import resident_memory
 from batchplant.testing import FormatSuite
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import memory_bounded
 from repository import GOLDEN
 from servers import Bucket
 

@@ -12,8 +12,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import all_cases, cells, check_samples, jpeg, pixels, png
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import all_cases, cells, check_samples, jpeg, memory_bounded, pixels, png
 from repository import GOLDEN
 
 

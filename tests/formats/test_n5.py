@@ -12,7 +12,7 @@ import pytest
 import batchplant as bp
 import processes
 from batchplant.formats import n5
-from batchplant.testing import FormatSuite, damage
+from batchplant.testing import FormatSuite, cases
 from batchplant.testing.cases import all_cases, check_samples, jpeg
 from repository import GOLDEN
 from variants import first
@@ -235,7 +235,7 @@ def test_attributes_and_blocks_that_lie(document, data, tmp_path):
         with bp.open(top, format="n5") as reader:
             reader.read([0, 3])
 
-    with damage.memory_bounded(1000), pytest.raises(bp.BatchplantError):
+    with cases.memory_bounded(1000), pytest.raises(bp.BatchplantError):
         read()
 
 

@@ -14,7 +14,7 @@ import pytest
 import batchplant as bp
 from batchplant.formats import nifti
 from batchplant.formats.base import volumes
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 from variants import exhaustive
 
 RNG = np.random.default_rng(41)

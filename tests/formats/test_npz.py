@@ -12,8 +12,7 @@ import pytest
 import batchplant as bp
 from batchplant.formats import npz
 from batchplant.testing import FormatSuite, ModelSuite
-from batchplant.testing.cases import cells, jpeg, pixels
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import cells, jpeg, memory_bounded, pixels
 from repository import GOLDEN
 
 

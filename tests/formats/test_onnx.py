@@ -21,8 +21,7 @@ from batchplant.codecs import protobuf
 from batchplant.codecs.protobuf import block, number
 from batchplant.formats import onnx as onnx_format
 from batchplant.formats.base.tensors import BITS, TENSORS, from_array
-from batchplant.testing.cases import cells
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cells, cuts, flips, memory_bounded, survive
 from batchplant.testing.suite import read_in_other_process
 
 GOLDEN = repository.GOLDEN / "models" / "onnx"

@@ -10,8 +10,7 @@ import pytest
 
 import batchplant as bp
 import repository
-from batchplant.testing.cases import cells
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cells, cuts, flips, memory_bounded, survive
 
 GOLDEN = repository.GOLDEN / "models"
 HEAD = '<PMML xmlns="http://www.dmg.org/PMML-4_4" version="4.4">'

@@ -15,8 +15,7 @@ import pytest
 
 import batchplant as bp
 from batchplant.codecs.media import wav
-from batchplant.testing.cases import jpeg
-from batchplant.testing.damage import cuts, flips, survive
+from batchplant.testing.cases import cuts, flips, jpeg, survive
 
 RNG = np.random.default_rng(5)
 PIXELS = RNG.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)

@@ -19,7 +19,7 @@ import processes
 from batchplant.formats.base.tensors import TENSORS
 from batchplant.formats.pytorch import STORAGES, PytorchWriter, TensorUnpickler
 from batchplant.testing import ModelSuite
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 from batchplant.testing.suite import tensor
 from repository import GOLDEN
 

@@ -17,8 +17,7 @@ from batchplant import _native, ops
 from batchplant.formats import recordio
 from batchplant.storage import open_source
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, jpeg
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cells, cuts, flips, jpeg, memory_bounded, survive
 from repository import GOLDEN
 
 MAGIC = struct.pack("<I", 0xCED7230A)

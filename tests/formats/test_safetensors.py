@@ -11,7 +11,7 @@ import batchplant as bp
 from batchplant.formats import safetensors as ours
 from batchplant.formats.base.tensors import TENSORS, from_array
 from batchplant.testing import ModelSuite
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import memory_bounded
 from batchplant.testing.suite import tensor
 from repository import GOLDEN
 

@@ -16,8 +16,7 @@ import repository
 from batchplant import _native
 from batchplant.codecs.protobuf import block, number, varint
 from batchplant.formats.savedmodel import MAGIC, masked, read_table
-from batchplant.testing.cases import cells
-from batchplant.testing.damage import cuts, flip, flips, memory_bounded, survive
+from batchplant.testing.cases import cells, cuts, flip, flips, memory_bounded, survive
 from batchplant.testing.suite import read_in_other_process
 
 GOLDEN = repository.GOLDEN / "models"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.testing.cases import jpeg
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, jpeg, memory_bounded, survive
 
 ROWS = 40
 

@@ -20,8 +20,7 @@ from batchplant.formats.tfrecord import FixedLen, FixedLenSequence, VarLen
 from batchplant.jobs.verify import verify
 from batchplant.ops import CenterCrop
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, jpeg
-from batchplant.testing.damage import flip, memory_bounded
+from batchplant.testing.cases import cells, flip, jpeg, memory_bounded
 from repository import GOLDEN
 
 FILES = GOLDEN / "tfrecord"

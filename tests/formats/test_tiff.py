@@ -11,7 +11,7 @@ import pytest
 
 import batchplant as bp
 import repository
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")

@@ -18,8 +18,7 @@ from batchplant.codecs import video
 from batchplant.codecs.media.video import VideoSpan, index_of
 from batchplant.codecs.media.video.mp4 import packets_of
 from batchplant.storage import open_source
-from batchplant.testing.cases import film
-from batchplant.testing.damage import cuts, flips, memory_bounded, survive
+from batchplant.testing.cases import cuts, film, flips, memory_bounded, survive
 
 av = pytest.importorskip("av")
 

@@ -25,8 +25,7 @@ from batchplant.formats.webdataset.members import Note
 from batchplant.storage import open_source
 from batchplant.storage.index import sidecar
 from batchplant.testing import FormatSuite
-from batchplant.testing.cases import cells, equal, jpeg, pixels, png
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import cells, equal, jpeg, memory_bounded, pixels, png
 from repository import GOLDEN
 
 MINE = GOLDEN / "webdataset"

@@ -17,8 +17,8 @@ import batchplant as bp
 import processes
 from batchplant.formats import zarr as format_zarr
 from batchplant.schema.columns import Columns, Ragged
-from batchplant.testing import FormatSuite, damage
-from batchplant.testing.cases import EXAMPLE_FIELDS, all_cases, check_samples, jpeg
+from batchplant.testing import FormatSuite
+from batchplant.testing.cases import EXAMPLE_FIELDS, all_cases, check_samples, jpeg, memory_bounded
 from repository import GOLDEN
 from variants import first
 
@@ -545,7 +545,7 @@ def test_metadata_that_lies(document, tmp_path):
         with bp.open(top, format="zarr") as reader:
             reader.read([0, 3])
 
-    with damage.memory_bounded(1000), pytest.raises(bp.BatchplantError):
+    with memory_bounded(1000), pytest.raises(bp.BatchplantError):
         read()
 
 
@@ -597,7 +597,7 @@ def test_a_chunk_that_lies_about_its_size_takes_no_memory(kind, claim, tmp_path)
     top.mkdir()
     (top / ".zarray").write_text(json.dumps(array_v2(compressor={"id": kind})))
     (top / "0").write_bytes(packed(kind, claim))
-    with damage.memory_bounded(1000), bp.open(top) as reader, pytest.raises(bp.DamagedError) as caught:
+    with memory_bounded(1000), bp.open(top) as reader, pytest.raises(bp.DamagedError) as caught:
         reader.read([1])
     assert caught.value.path.endswith("a.zarr/0")
     assert (caught.value.sample, caught.value.field) == (1, "data")
@@ -610,7 +610,7 @@ def test_a_bomb_is_stopped(kind, tmp_path):
     (top / ".zarray").write_text(json.dumps(array_v2(compressor={"id": kind})))
     how = {"preset": 0} if kind == "lzma" else {}
     (top / "0").write_bytes(numcodecs.get_codec({"id": kind, **how}).encode(bytes(16 << 20)))
-    with damage.memory_bounded(100_000), bp.open(top) as reader, pytest.raises(bp.DamagedError):
+    with memory_bounded(100_000), bp.open(top) as reader, pytest.raises(bp.DamagedError):
         reader.read([1])
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import processes
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 
 ROWS = 200_000
 ROW_BYTES = 616

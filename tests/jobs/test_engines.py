@@ -31,9 +31,10 @@ from batchplant.data.reader import Reader
 from batchplant.errors import DamagedError, OptionError, WorkerError
 from batchplant.jobs import engines, lake
 from batchplant.jobs.conversion import plan as planning
-from batchplant.jobs.conversion import run, spills
+from batchplant.jobs.conversion import run
 from batchplant.jobs.conversion.job import Job
 from batchplant.jobs.conversion.plan import fill_files
+from batchplant.jobs.conversion.task import Spills
 from batchplant.jobs.engines.base import MAX_ATTEMPTS
 from batchplant.schema.columns import I64
 from batchplant.storage import Partial
@@ -532,7 +533,7 @@ def test_a_stopped_first_pass_goes_on(source: Path, tmp_path: Path, monkeypatch:
         pass
 
     made_runs: list[int] = []
-    real = spills.Spills.__call__
+    real = Spills.__call__
 
     def stopping(self: Any, number: int) -> int:
         if len(made_runs) == 3:
@@ -542,12 +543,12 @@ def test_a_stopped_first_pass_goes_on(source: Path, tmp_path: Path, monkeypatch:
 
     how: dict[str, Any] = {"shuffle": True, "options": small_runs(two_passes=True)}
     with monkeypatch.context() as patch:
-        patch.setattr(spills.Spills, "__call__", stopping)
+        patch.setattr(Spills, "__call__", stopping)
         with pytest.raises(Stop):
             bp.convert(source, tmp_path / "a.tfrecord", **how)
     made_runs.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(spills.Spills, "__call__", lambda *given: made_runs.append(given[1]) or real(*given))
+        patch.setattr(Spills, "__call__", lambda *given: made_runs.append(given[1]) or real(*given))
         bp.convert(source, tmp_path / "a.tfrecord", resume=True, **how)
     assert made_runs[0] == 3
     bp.convert(source, tmp_path / "b.tfrecord", shuffle=True)

@@ -13,7 +13,7 @@ import pytest
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.jobs import engines, scans
-from batchplant.testing.damage import flip
+from batchplant.testing.cases import flip
 from variants import exhaustive
 
 SCHEMA = {"n": bp.Int(), "text": bp.Text(), "blob": bp.Bytes()}

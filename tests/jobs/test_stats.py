@@ -20,11 +20,8 @@ from PIL import Image
 import batchplant as bp
 from batchplant.cli import main
 from batchplant.jobs import engines, scans, stats
-from batchplant.jobs.stats import collecting
-from batchplant.jobs.stats.numbers import WIDTH, Sketch, Sums
-from batchplant.jobs.stats.values import Hashes, Tally
-from batchplant.testing.cases import jpeg
-from batchplant.testing.damage import flip
+from batchplant.jobs.stats.numbers import WIDTH, Hashes, Sketch, Sums, Tally
+from batchplant.testing.cases import flip, jpeg
 
 SCHEMA = {
     "label": bp.Int(names=("cat", "dog", "eel")),
@@ -85,7 +82,7 @@ def test_every_field(path: Path) -> None:
 
 
 def test_the_same_on_processes(path: Path) -> None:
-    assert len(collecting.Job(dataset=scans.Dataset(path)).plan) > 2
+    assert len(stats.Job(dataset=scans.Dataset(path)).plan) > 2
     by = engines.make("processes", workers=2)
     seen: list[tuple[int, int]] = []
     assert stats.collect(path, engine=by, progress=lambda *now: seen.append(now)) == stats.collect(path)
@@ -261,9 +258,9 @@ def test_copies_of_very_many_are_estimated() -> None:
 
 
 def test_hashes_are_bounded(path: Path) -> None:
-    job = collecting.Job(dataset=scans.Dataset(path, fields=("blob",)), max_hashes=1000)
+    job = stats.Job(dataset=scans.Dataset(path, fields=("blob",)), max_hashes=1000)
     assert job.one_in == 1
-    assert collecting.Job(dataset=scans.Dataset(path), max_hashes=1000).one_in == 8
+    assert stats.Job(dataset=scans.Dataset(path), max_hashes=1000).one_in == 8
 
 
 # --- the command ---------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from batchplant.data.reader import Reader
 from batchplant.formats.base.tensors import TENSORS
 from batchplant.storage import checksums, partial_folder
 from batchplant.storage.cache import ChunkCache
-from batchplant.testing.cases import jpeg, pixels
-from batchplant.testing.damage import flip
+from batchplant.testing.cases import flip, jpeg, pixels
 
 SCHEMA = {"image": bp.Image(), "n": bp.Int(), "blob": bp.Bytes()}
 

@@ -17,7 +17,7 @@ from batchplant.errors import DecodeError
 from batchplant.loading import epoch
 from batchplant.loading.epoch import BatchCoalescer, CoalescingTuning, _Queue
 from batchplant.loading.executor import Batch, Executor, SampleBatches
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 from loaders import MixedWithPrevious, all_cold
 from processes import PATIENCE
 

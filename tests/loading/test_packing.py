@@ -18,7 +18,7 @@ from batchplant import Mix, Pack, _native
 from batchplant.errors import DataError, OptionError
 from batchplant.loading.packing.documents import OUTPUTS, OVERLONG, STRATEGIES, DocumentCache
 from batchplant.ops import Function
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 
 EOS = 9_999_999
 

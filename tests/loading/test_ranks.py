@@ -27,7 +27,7 @@ from batchplant import order as orders
 from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
 from batchplant.order import Shard, deal, ranks, shard
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 from loaders import Memory, ids_of, numbers, write
 from variants import exhaustive
 

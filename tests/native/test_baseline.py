@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from batchplant import _native
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 
 SUBSAMPLINGS = ["4:4:4", "4:2:2", "4:2:0", "gray"]
 OK = 0

@@ -10,7 +10,7 @@ import pytest
 import processes
 import repository
 from batchplant.testing import FormatSuite
-from batchplant.testing.damage import EXHAUSTIVE, cut_points, flip_points, memory_bounded
+from batchplant.testing.cases import EXHAUSTIVE, cut_points, flip_points, memory_bounded
 from variants import exhaustive
 
 PLUG_IN = '''

@@ -26,7 +26,7 @@ import processes
 from batchplant.errors import AccessError, BusyError, OptionError
 from batchplant.storage.remote import disk
 from batchplant.storage.remote.disk import DiskCache, open_cache
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE
 
 hypothesis = pytest.importorskip("hypothesis")
 st = pytest.importorskip("hypothesis.strategies")

@@ -14,7 +14,7 @@ import pytest
 import batchplant as bp
 from batchplant.storage import compressed, open_source
 from batchplant.storage.compressed import inflate, kind_of, open_gzip
-from batchplant.testing.damage import memory_bounded
+from batchplant.testing.cases import memory_bounded
 
 PACK = {"gzip": gzip.compress, "zlib": zlib.compress}
 

@@ -36,7 +36,7 @@ from batchplant.formats.base.options import own_options
 from batchplant.formats.registry import find
 from batchplant.storage import RemoteSource, Source, index, open_source
 from batchplant.storage.index import progress, sets, sidecar
-from batchplant.testing.damage import EXHAUSTIVE, cut_points
+from batchplant.testing.cases import EXHAUSTIVE, cut_points
 from processes import PATIENCE
 from toy_index import Size, Toy, load, write_records
 from variants import exhaustive

@@ -28,8 +28,7 @@ from batchplant.formats.base.tensors import TENSORS
 from batchplant.jobs import engines
 from batchplant.storage import Url, targets, uploads, work
 from batchplant.storage.work import WorkSpace, WorkTuning
-from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, example_fields
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXAMPLE_FIELDS, EXHAUSTIVE, check_samples, example_fields
 from batchplant.testing.suite import SHAPES, tensor
 from proxy import Proxy, answers, reset, stalled
 

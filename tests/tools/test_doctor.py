@@ -25,7 +25,7 @@ import processes
 import repository
 from batchplant.cli import build_parser, main
 from batchplant.codecs.media import exif, image, rle
-from batchplant.testing.damage import flip
+from batchplant.testing.cases import flip
 from batchplant.tools import doctor
 from batchplant.tools.doctor import examination
 from batchplant.tools.doctor.check import FileLimits, Subject

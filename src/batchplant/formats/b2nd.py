@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.arrays import Array
-from ..data.arrays.base import Picks
+from ..data.arrays import Array, Picks
 from ..errors import DamagedError, NotFoundError, SchemaError, exceptions_as, located, needs, on_error
 from ..schema import Tensor, Text
 from ..schema.columns import AnyArray, AnyDType

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.npy import pack_tensor
-from ..data.arrays import Array
-from ..data.arrays.parallel import each
+from ..data.arrays import Array, each
 from ..data.reader import Reader, open_reader
 from ..errors import (
     BatchplantError,

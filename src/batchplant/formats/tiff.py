@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..codecs import npy
-from ..data.arrays import Array
-from ..data.arrays.parallel import each_or_error
+from ..data.arrays import Array, each_or_error
 from ..data.layout import Layout
 from ..data.reader import Reader
 from ..errors import BatchplantError, DataError, OptionError, on_error

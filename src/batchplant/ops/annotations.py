@@ -18,7 +18,7 @@ from ..codecs.media import rle
 from ..errors import BatchplantError, DecodeError, OptionError
 from ..schema import Boxes, Field, Keypoints, List, Polygons, Tensor, Text
 from ..schema.columns import I64, AnyArray, AnyDType, Flags
-from ..schema.kinds.places import check_box_format, swap_pairs
+from ..schema.kinds import check_box_format, swap_pairs
 from .base import Batch, CellErrors, Draws, Op, Spec, check_probability
 from .cutting import colour, engine
 from .geometry import F64, I32, Motion

@@ -16,7 +16,7 @@ from __future__ import annotations
 import pytest
 
 # Lets failing tests show the values that differ. It must precede the import of the modules.
-pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("cases", "damage", "suite")))
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("cases", "suite")))
 
 from .suite import FormatSuite, ModelSuite  # noqa: E402
 

@@ -48,21 +48,26 @@ from ..schema.columns import Columns, Ragged
 from ..storage import side_car
 from .cases import (
     EXAMPLE_FIELDS,
+    EXHAUSTIVE,
     REPRESENTATIVE_CASES,
     Case,
     Sample,
     all_cases,
     cells,
     check_samples,
+    cuts,
     equal,
     example_fields,
     film,
+    flip,
+    flips,
     jpeg,
+    memory_bounded,
     pixels,
     sequences,
     sound,
+    survive,
 )
-from .damage import EXHAUSTIVE, cuts, flip, flips, memory_bounded, survive
 
 # A suite of files that only wrap those of another one tries damage at this many times fewer places.
 WRAPPED_DAMAGE_DIVISOR = 8

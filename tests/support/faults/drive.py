@@ -32,7 +32,7 @@ import batchplant as bp  # noqa: E402
 from batchplant.data.writer import Writer  # noqa: E402
 from batchplant.formats.base.tensors import TENSORS, from_array  # noqa: E402
 from batchplant.formats.registry import all_formats  # noqa: E402
-from batchplant.jobs.conversion.files import Files  # noqa: E402
+from batchplant.jobs.conversion.run import Files  # noqa: E402
 from batchplant.testing.cases import cells, film, jpeg, sound  # noqa: E402
 
 SHIM = ctypes.CDLL(None)

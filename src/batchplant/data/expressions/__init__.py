@@ -1,16 +1,14 @@
 """Conditions on samples: ``label == 'cat' and width >= 224``, as text or as objects made of ``col``.
 
-tree has the conditions, parser makes them of text, binding ties one to the fields of a dataset, evaluate says
-which rows of columns match, or can match if only bounds of their cells are known. No file is read here;
+tree has the conditions and their parser; evaluate ties one to the fields of a dataset and says which rows of
+columns match, or can match if only bounds of their cells are known. No file is read here;
 ``filters`` and the readers call it.
 """
 
 from __future__ import annotations
 
-from .binding import Bound, bind, comparison_of, fields_of, loosely
-from .evaluate import Bounds, Lookup, can_match, matching
-from .parser import parse
-from .tree import Condition, FieldRef, as_condition, check_depth, col
+from .evaluate import Bound, Bounds, Lookup, bind, can_match, comparison_of, fields_of, loosely, matching
+from .tree import Condition, FieldRef, as_condition, check_depth, col, parse
 
 __all__ = [
     "Bound",

@@ -21,7 +21,7 @@ from ...storage.spans import Spans, concat_known
 from ..arrays import Array, each
 from ..layout import Layout
 from ..reader import DerivedReader, Reader, open_reader
-from .around import Around
+from .reader import Around
 
 if TYPE_CHECKING:
     from ..expressions import Condition

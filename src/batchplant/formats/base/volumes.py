@@ -18,8 +18,7 @@ import numpy as np
 
 from ...codecs.cells import encode_samples
 from ...codecs.npy import pack_tensor
-from ...data.arrays import Array, ChunkedArray, Index
-from ...data.arrays.base import Picks
+from ...data.arrays import Array, ChunkedArray, Index, Picks
 from ...data.keys import FormatKeys
 from ...data.layout import Layout
 from ...data.reader import Reader

@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...codecs import npy
-from ...data.arrays import Array, ChunkedArray, Index, RunArray
-from ...data.arrays.kinds import read_chunks
+from ...data.arrays import Array, ChunkedArray, Index, RunArray, read_chunks
 from ...errors import DamagedError, DataError, SchemaError, exceptions_as, located
 from ...schema import Bytes, Field, Int, Tensor, Text
 from ...schema.columns import I64, U8, AnyArray, AnyDType, Column, Flags, Ragged, dense_of, starts_of

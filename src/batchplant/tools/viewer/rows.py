@@ -412,7 +412,7 @@ def _valid_rows(column: Column) -> Mask:
 def _statistic_of_cell(field: Field, statistic: str, column: Column, row: int) -> Any:
     """Return a statistic of a single cell."""
     # Imported on demand: the grid does not need it.
-    from ...jobs.stats.fields import FieldScan
+    from ...jobs.stats import FieldScan
 
     scan = FieldScan(field, 1)
     scan.add(column.take([row]) if isinstance(column, Ragged) else column[row : row + 1])

@@ -14,9 +14,7 @@ import numpy as np
 
 from .... import _native
 from ....codecs import npy
-from ....data.arrays import ChunkedArray, Index
-from ....data.arrays.kinds import READ_BYTES, read_chunks
-from ....data.arrays.parallel import chunk_threads, each_or_error
+from ....data.arrays import READ_BYTES, ChunkedArray, Index, chunk_threads, each_or_error, read_chunks
 from ....errors import BatchplantError, DamagedError, DataError, SchemaError, located
 from ....schema import Bytes, Field, Text
 from ....schema.columns import I32, I64, U8, AnyArray, AnyDType, Column, Ragged, as_bytes, starts_of

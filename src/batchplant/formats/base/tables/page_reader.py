@@ -25,7 +25,7 @@ import numpy as np
 from ....codecs.arrow import numbers, pyarrow
 from ....codecs.arrow.types import is_binary, is_file_struct, is_text, plain_size
 from ....data.expressions import Bound, Bounds, Lookup, can_match, comparison_of
-from ....data.expressions.binding import BYTES, NUMBER, TIME
+from ....data.expressions.evaluate import BYTES, NUMBER, TIME
 from ....errors import DamagedError, exceptions_as
 from ....schema import Bool, Bytes, Field, Float, Int, Tensor, Text
 from ....schema.columns import I64, U8

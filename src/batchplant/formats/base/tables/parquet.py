@@ -18,7 +18,7 @@ from ....codecs.arrow.hugging_face import is_missing
 from ....codecs.arrow.infer import check_names, has_gaps, is_whole_list
 from ....codecs.arrow.types import is_file_struct, plain_size
 from ....data.expressions import Bound, Bounds, can_match, comparison_of, fields_of
-from ....data.expressions.binding import BYTES, NUMBER
+from ....data.expressions.evaluate import BYTES, NUMBER
 from ....data.filters import Pruned, numbers_in, ranges_of
 from ....data.layout import Layout
 from ....errors import BatchplantError, DamagedError, SchemaError, located
