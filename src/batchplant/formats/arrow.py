@@ -182,7 +182,9 @@ class ArrowReader(TableReader):
         if self._cache.all_of(keys) is None:
             source.request(starts, counts * places.shape.offset)
         offsets = [
-            self._cache.get(key, functools.partial(source.array, kind, key[1], int(count)), _bytes_of)
+            self._cache.get(
+                key, functools.partial(source.array, kind, key[1], int(count)), lambda array: array.nbytes
+            )
             for key, count in zip(keys, counts, strict=True)
         ]
         begins = starts_of(counts)[np.searchsorted(used, batch)]
@@ -292,10 +294,6 @@ class ArrowReader(TableReader):
         self._found_values.clear()
         for part in self._parts:
             part.close()
-
-
-def _bytes_of(array: Any) -> int:
-    return int(array.nbytes)
 
 
 def sniff(probe: Probe) -> bool:

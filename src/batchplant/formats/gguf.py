@@ -11,7 +11,6 @@ name the types and the sizes in values; the keys are its ``metadata``, as text.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import struct
@@ -143,8 +142,8 @@ class _Header:
         return self._data[self._at - size : self._at]
 
     def unpack(self, codes: str) -> tuple[Any, ...]:
-        record = _record(codes)
-        return record.unpack(self.take(record.size))
+        record = f"<{codes}"
+        return struct.unpack(record, self.take(struct.calcsize(record)))
 
     def text(self) -> str:
         data = self.take(int.from_bytes(self.take(8), "little"))
@@ -177,11 +176,6 @@ class _Header:
         if kind not in DTYPES and kind not in QUANTISED:
             raise SchemaError(f"tensor {shortened(name)!r} has the type {kind}, which is not known here")
         return name, kind, tuple(reversed(sizes)), offset
-
-
-@functools.cache
-def _record(codes: str) -> struct.Struct:
-    return struct.Struct(f"<{codes}")
 
 
 def sniff(probe: Probe) -> bool:

@@ -47,10 +47,6 @@ def _joblib(part: str = "") -> Any:
         return importlib.import_module(f"joblib{part}")
 
 
-def _compressor(kind: str) -> Any:
-    return getattr(_joblib(".compressor"), COMPRESSIONS[kind][1])()
-
-
 class _Unpacked(io.RawIOBase):
     """Decompress a file of ``stored`` bytes, as far as the limit allows."""
 
@@ -102,9 +98,8 @@ class JoblibReader(ObjectReader):
         file = self._source.file()
         if self._kind is None:
             return file
-        return io.BufferedReader(
-            _Unpacked(_compressor(self._kind).decompressor_file(file), self._source.size)
-        )
+        compressor = getattr(_joblib(".compressor"), COMPRESSIONS[self._kind][1])()
+        return io.BufferedReader(_Unpacked(compressor.decompressor_file(file), self._source.size))
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
         values = self._values[field]

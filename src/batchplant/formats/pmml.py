@@ -88,13 +88,18 @@ class _Document:
             names = {key: attributes.get(f"{key}Name", "") for key in ("algorithm", "model")}
             self.models.append(model | {key: value for key, value in names.items() if value})
         elif inside == "DataDictionary" and name == "DataField":
-            self._field(attributes)
+            if "name" not in attributes:
+                raise DamagedError("a DataField has no name", offset=self.offset)
+            field = {key: attributes.get(key, "") for key in ("name", "dataType", "optype")}
+            self.fields.append({**field, "values": []})
         elif inside == "DataField" and stack[-3:-2] == ["DataDictionary"] and name in ("Value", "Interval"):
             self.fields[-1]["values"].append(
                 attributes["value"] if set(attributes) == {"value"} else attributes
             )
         elif name == "MiningField" and depth == 4 and inside == "MiningSchema":
-            self._usage(attributes)
+            if "name" not in attributes:
+                raise DamagedError("a MiningField has no name", offset=self.offset)
+            self.usage.setdefault(attributes["name"], attributes.get("usageType", "active"))
         elif name == "OutputField" and depth == 4:
             self.outputs += 1
         elif name == "DataDictionary":
@@ -107,17 +112,6 @@ class _Document:
             self.header |= {key: attributes[key] for key in ("description", "copyright") if key in attributes}
         elif inside == "Header" and name == "Timestamp":
             self._text = []
-
-    def _field(self, attributes: dict[str, str]) -> None:
-        if "name" not in attributes:
-            raise DamagedError("a DataField has no name", offset=self.offset)
-        field = {key: attributes.get(key, "") for key in ("name", "dataType", "optype")}
-        self.fields.append({**field, "values": []})
-
-    def _usage(self, attributes: dict[str, str]) -> None:
-        if "name" not in attributes:
-            raise DamagedError("a MiningField has no name", offset=self.offset)
-        self.usage.setdefault(attributes["name"], attributes.get("usageType", "active"))
 
     def _end(self, _: str) -> None:
         name = self._stack.pop()

@@ -405,11 +405,6 @@ def _array(record: object, width: int) -> AnyArray:
     raise DamagedError(f"there are no pixels in it, {width} bytes for each image")
 
 
-def _from_buffer(data: object, dtype: object, shape: object, order: object) -> Record:
-    """Return the array that protocol 5 has as a buffer."""
-    return Record("ndarray", (1, shape, dtype, order != "C", data))
-
-
 class _ArrayUnpickler(Unpickler):
     """Unpickles arrays of NumPy as their states."""
 
@@ -423,7 +418,10 @@ class _ArrayUnpickler(Unpickler):
             if name == "_reconstruct":
                 return Maker(lambda *_: Record("ndarray"))
             if name == "_frombuffer":
-                return Maker(_from_buffer)
+                # What protocol 5 has as a buffer.
+                return Maker(
+                    lambda data, dtype, shape, order: Record("ndarray", (1, shape, dtype, order != "C", data))
+                )
             if name in ("ndarray", "dtype"):
                 return Maker(lambda code="", *_: code)
         raise UnsafeError(

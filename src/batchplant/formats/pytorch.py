@@ -244,7 +244,8 @@ class Checkpoint:
         if order in self.members and self.members.view(order).tobytes().strip() == b"big":
             raise SchemaError("it was written on a big-endian machine; load and save it with PyTorch first")
         prefix = f"{self._root}code/"
-        self.code = [name.removeprefix(prefix) for name in self.members if _is_code(name, prefix)]
+        code = (name for name in self.members if name.startswith(prefix))
+        self.code = [name.removeprefix(prefix) for name in code if not name.endswith(".debug_pkl")]
         self.kind = "TorchScript" if f"{self._root}constants.pkl" in self.members else "archive"
         name = f"{self._root}data.pkl"
         offset = self.members.start(name) if self.members.stored(name) else 0
@@ -339,7 +340,8 @@ class Checkpoint:
         size = size_of(view.dtype, view.shape)
         width = BITS[view.dtype] // 8
         start, stored_bytes = self._place(storage)
-        first = storage.offset * _width(storage) + view.offset * width
+        stored_width = BITS[storage.dtype] // 8 if storage.dtype else 1
+        first = storage.offset * stored_width + view.offset * width
         if len(view.stride) != len(view.shape) or view.offset < 0 or any(step < 0 for step in view.stride):
             raise DamagedError("its strides are impossible")
         steps = zip(view.shape, view.stride, strict=True)
@@ -371,14 +373,6 @@ class Checkpoint:
             data[first:], (*view.shape, width), (*strides, 1), writeable=False
         )
         return np.ascontiguousarray(values).reshape(-1)
-
-
-def _is_code(name: str, prefix: str) -> bool:
-    return name.startswith(prefix) and not name.endswith(".debug_pkl")
-
-
-def _width(storage: Storage) -> int:
-    return BITS[storage.dtype] // 8 if storage.dtype else 1
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

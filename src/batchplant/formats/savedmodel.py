@@ -11,6 +11,7 @@ facts and are no samples. `verify` compares the checksum of every tensor.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -297,7 +298,9 @@ class SavedModelReader(TensorReader):
         self._sources = {}
         with located(path=path):
             if self._folder is None or tree.exists(index):
-                self._bundle = self._open(open_source(index))
+                source = open_source(index)
+                with contextlib.closing(source), located(path=source.path):
+                    self._bundle = Bundle(source.view(0, source.size).data)
             else:
                 # A model without variables has no checkpoint; one without a graph is no model.
                 open_source(join(self._folder, GRAPH)).close()
@@ -306,14 +309,6 @@ class SavedModelReader(TensorReader):
             names = _names_of(numeric)
             entries = [self._entry(stored, name) for stored, name in zip(numeric, names, strict=True)]
             self._accept(path, entries, self._sources.values())
-
-    def _open(self, index: Source) -> Bundle:
-        try:
-            return Bundle(index.view(0, index.size).data)
-        except BatchplantError as error:
-            raise error.at(path=index.path) from None
-        finally:
-            index.close()
 
     def _stored_tensors(self) -> list[Stored]:
         return [] if self._bundle is None else self._bundle.tensors
@@ -374,12 +369,8 @@ class SavedModelReader(TensorReader):
             facts["data files"] = self._bundle.shards
         if self._folder is not None:
             source = open_source(join(self._folder, GRAPH))
-            try:
+            with contextlib.closing(source), located(path=source.path):
                 facts |= read_graphs(source.view(0, source.size).data)
-            except BatchplantError as error:
-                raise error.at(path=source.path) from None
-            finally:
-                source.close()
         return facts
 
     def own_checks(self) -> tuple[str, ...]:

@@ -205,7 +205,8 @@ class Hdf5Reader(PackedReader):
             if part.kind != "number" or not same:
                 raise DamagedError(f"the dataset is not {field}")
             return Numbers(source, field, self._stored(main), part, main.item, **marks), length
-        if part.kind != "vlen" or len(main.dims) != 1 or part.dtype.itemsize != _value_width(field):
+        width = np.dtype(field.dtype).itemsize if isinstance(field, Tensor) and field.flat else 1
+        if part.kind != "vlen" or len(main.dims) != 1 or part.dtype.itemsize != width:
             raise DamagedError(f"the dataset is not {field}")
         return Varying(source, field, self._stored(main), part, file.base, self._cache, **marks), length
 
@@ -304,7 +305,7 @@ class Hdf5Reader(PackedReader):
         except DamagedError:
             return field
         assert isinstance(sample, Ragged)
-        if isinstance(field, Text) and (part.utf8 or _is_text(sample)):
+        if isinstance(field, Text) and (part.utf8 or sample.data.tobytes().isascii()):
             return field
         if not len(sample):
             return field
@@ -511,18 +512,6 @@ def layout_of(path: str) -> Any:
 
 def is_pattern(group: str) -> bool:
     return any(sign in group for sign in "*?[")
-
-
-def _value_width(field: Field) -> int:
-    return np.dtype(field.dtype).itemsize if isinstance(field, Tensor) and field.flat else 1
-
-
-def _is_text(cells: Ragged) -> bool:
-    try:
-        cells.data.tobytes().decode("ascii")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # -- format -------------------------------------------------------------------------------------------

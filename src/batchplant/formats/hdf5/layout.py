@@ -91,7 +91,9 @@ def _number(kind: Any) -> tuple[AnyDType, tuple[str, ...] | None]:
     numeric = h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID | h5py.h5t.TypeEnumID | h5py.h5t.TypeBitfieldID
     complexes = kind.get_class() not in (h5py.h5t.OPAQUE, h5py.h5t.REFERENCE) and _is_complex(kind)
     if not isinstance(kind, numeric) and not complexes:
-        raise SchemaError(f"{_class_name(kind)} values have no field kind")
+        names = ("REFERENCE", "OPAQUE", "TIME", "COMPOUND", "ARRAY", "VLEN", "STRING")
+        title = next((name.lower() for name in names if kind.get_class() == getattr(h5py.h5t, name)), "such")
+        raise SchemaError(f"{title} values have no field kind")
     dtype = np.dtype(kind.dtype)
     strange = dtype.itemsize != kind.get_size() or dtype.kind not in "biufc"
     if isinstance(kind, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
@@ -109,13 +111,6 @@ def _number(kind: Any) -> tuple[AnyDType, tuple[str, ...] | None]:
         labels = tuple(sorted(names, key=names.__getitem__))
     # Without what h5py notes in its dtypes.
     return np.dtype(dtype.str), labels
-
-
-def _class_name(kind: Any) -> str:
-    for name in ("REFERENCE", "OPAQUE", "TIME", "COMPOUND", "ARRAY", "VLEN", "STRING"):
-        if kind.get_class() == getattr(h5py.h5t, name):
-            return name.lower()
-    return "such"
 
 
 def walk(group: Any, left_out: dict[str, str], limit: int = 100_000) -> Iterator[tuple[str, Any]]:
@@ -139,7 +134,8 @@ def walk(group: Any, left_out: dict[str, str], limit: int = 100_000) -> Iterator
             seen.add(_address(child))
             if len(seen) > limit:
                 raise SchemaError(f"there are more than {limit} objects in it; choose a group")
-            if isinstance(child, h5py.Group) and _is_index(child):
+            # PyTables keeps there what finds rows quickly.
+            if isinstance(child, h5py.Group) and _has_attribute(child, "CLASS", b"TINDEX"):
                 left_out[name] = "an index of PyTables"
             elif isinstance(child, h5py.Group):
                 inner.append((f"{name}.", child))
@@ -148,13 +144,12 @@ def walk(group: Any, left_out: dict[str, str], limit: int = 100_000) -> Iterator
         stack += reversed(inner)
 
 
-def _is_index(group: Any) -> bool:
-    """True if PyTables keeps there what finds rows quickly; it has no samples."""
-    try:
-        return bool(group.attrs.get("CLASS") == b"TINDEX")
-    # Attributes of strangers may be anything.
-    except Exception:
-        return False
+def _has_attribute(thing: Any, name: str, start: bytes) -> bool:
+    """True if it has an attribute of bytes that begin so. Attributes of strangers may be anything."""
+    with contextlib.suppress(Exception):
+        value = thing.attrs.get(name)
+        return isinstance(value, bytes) and value.startswith(start)
+    return False
 
 
 def _address(thing: Any) -> int:
@@ -171,6 +166,7 @@ MAX_GROUPS = 100_000
 # What the library, and that of NetCDF, keep about axes; the first two lead to their names.
 LINKS = ("DIMENSION_LIST", "DIMENSION_LABELS")
 INTERNAL = ("REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties")
+BARE_AXIS = b"This is a netCDF dimension but not a netCDF"
 MAX_ATTRIBUTE_BYTES = 64 << 10
 TEXTS_SECONDS = 20
 # Those that can be undone here, by us or by the library.
@@ -300,7 +296,9 @@ def load_groups(path: str, source: Source, pattern: str) -> dict[str, File]:
     def load_all(file: Any) -> dict[str, File]:
         names = sorted(_matching(file, pattern), key=natural)
         if not names:
-            raise OptionError(f"no group matches {pattern!r}; there are {_some_groups(file)}")
+            groups = [*_matching(file, "*"), *_matching(file, "*/*")]
+            some = ", ".join(groups[:5]) + (" …" if len(groups) > 5 else "")
+            raise OptionError(f"no group matches {pattern!r}; there are {some or 'none'}")
         return {name: _load(file, source, name) for name in names}
 
     return _asked(path, source, load_all)
@@ -320,11 +318,6 @@ def _matching(file: Any, pattern: str) -> list[str]:
         if len(groups) > MAX_GROUPS:
             raise SchemaError(f"more than {MAX_GROUPS:,} groups match {pattern!r}")
     return [name.lstrip("/") for name in groups]
-
-
-def _some_groups(file: Any) -> str:
-    names = [*_matching(file, "*"), *_matching(file, "*/*")]
-    return (", ".join(names[:5]) + (" …" if len(names) > 5 else "")) or "none"
 
 
 def _asked(path: str, source: Source, ask: Callable[[Any], T], *, swmr: bool = False) -> T:
@@ -373,7 +366,8 @@ def _load(file: Any, source: Source, group: str) -> File:
         except SchemaError as error:
             result.left_out[name] = error.message
             continue
-        if _is_bare_axis(dataset):
+        # NetCDF keeps it as a dataset because HDF5 has no other place for its length.
+        if "_Netcdf4Dimid" in dataset.attrs and _has_attribute(dataset, "NAME", BARE_AXIS):
             del result.tables[name]
             result.left_out[name] = "an axis of NetCDF without values"
             continue
@@ -397,7 +391,10 @@ def _table(dataset: Any, source: Source, base: int) -> Table:
     dims = tuple(int(size) for size in dataset.shape) or (1,)
     if item * math.prod(dims) > MOST_BYTES or item < 1:
         raise DamagedError(f"{dataset.name} claims the shape {dims}")
-    table = Table(dataset.name, dims, item, parts, _fill(dataset, parts, item), single=not dataset.shape)
+    fill = bytes(item)
+    if len(parts) == 1 and parts[0].kind == "number" and not parts[0].shape:
+        fill = np.asarray(dataset.fillvalue).astype(parts[0].dtype).tobytes()
+    table = Table(dataset.name, dims, item, parts, fill, single=not dataset.shape)
     empty = math.prod(dims) == 0
     if layout == h5py.h5d.CHUNKED:
         table.chunk = tuple(int(size) for size in plist.get_chunk())
@@ -449,31 +446,12 @@ def _chunks(dataset: Any, table: Table, source: Source, base: int) -> I64:
     columns[1] = places
     columns[2] = [info.size for info in infos]
     columns[3] = [info.filter_mask for info in infos]
-    if base and _is_shifted(dataset, infos[0], source):
-        columns[1] += base
+    if base:
+        # Old versions of the library count from behind the user block.
+        _, data = dataset.id.read_direct_chunk(infos[0].chunk_offset)
+        if source.view(int(infos[0].byte_offset), len(data)).tobytes() != bytes(data):
+            columns[1] += base
     return columns[:, np.argsort(columns[0], kind="stable")]
-
-
-def _is_shifted(dataset: Any, info: Any, source: Source) -> bool:
-    """Old versions of the library count from behind the user block."""
-    _, data = dataset.id.read_direct_chunk(info.chunk_offset)
-    return bool(source.view(int(info.byte_offset), len(data)).tobytes() != bytes(data))
-
-
-def _fill(dataset: Any, parts: list[Part], item: int) -> bytes:
-    if len(parts) > 1 or parts[0].kind != "number" or parts[0].shape:
-        return bytes(item)
-    return np.asarray(dataset.fillvalue).astype(parts[0].dtype).tobytes()
-
-
-def _is_bare_axis(dataset: Any) -> bool:
-    """True for an axis that NetCDF keeps as a dataset because HDF5 has no other place for its length."""
-    try:
-        name = dataset.attrs.get("NAME", b"") if "_Netcdf4Dimid" in dataset.attrs else b""
-        return isinstance(name, bytes) and name.startswith(b"This is a netCDF dimension but not a netCDF")
-    # An attribute that cannot be read takes nothing away from the samples.
-    except Exception:
-        return False
 
 
 def _attributes(thing: Any, texts: list[str]) -> dict[str, Any]:

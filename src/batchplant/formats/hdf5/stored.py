@@ -77,7 +77,8 @@ def locate_cells(
         row = in_heap.item(0)
         heap = heaps.item(row)
         try:
-            places, room = cache.get(("heap", heap), functools.partial(_objects, source, heap), _table_bytes)
+            load = functools.partial(_objects, source, heap)
+            places, room = cache.get(("heap", heap), load, lambda table: 2 * table[0].nbytes + 256)
         except DamagedError as error:
             raise DamagedError(error.message, offset=heap, sample=row) from None
         if len(in_heap) == 1:
@@ -141,10 +142,6 @@ def _objects(source: Source, heap: int) -> tuple[I64, I64]:
     room = np.full(len(places), -1, dtype=np.int64)
     places[table[:, 0]], room[table[:, 0]] = table[:, 1], table[:, 2]
     return places, room
-
-
-def _table_bytes(table: tuple[I64, I64]) -> int:
-    return 2 * table[0].nbytes + 256
 
 
 # -- stored -------------------------------------------------------------------------------------------

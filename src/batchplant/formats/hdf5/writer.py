@@ -29,11 +29,11 @@ from ...storage import Patch, open_source
 from ..base.arrays.layout import Chunks, chunk_shapes
 from ..base.records import note_of
 from ..base.sink import Overlay, Sink
+from .attribute_texts import AXES
 
 # -- attributes ---------------------------------------------------------------------------------------
 # Attributes as HDF5 has them: values of its types, the names of axes as labels and dimension scales.
 
-AXES = "_ARRAY_DIMENSIONS"
 # These are of the type of the values that they stand among.
 TYPED = ("_FillValue", "missing_value")
 
@@ -42,7 +42,8 @@ def write_attributes(thing: Any, values: Mapping[str, Any]) -> None:
     """Give a group or a dataset these attributes."""
     shape, dtype = getattr(thing, "shape", None), getattr(thing, "dtype", None)
     for key, value in values.items():
-        if key == AXES and shape is not None and _name_each(value, len(shape)):
+        named = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        if key == AXES and shape is not None and named and len(value) == len(shape):
             for axis, name in zip(thing.dims, value, strict=True):
                 axis.label = name
         elif key in TYPED and dtype is not None and dtype.kind in "iuf" and _fits(value, dtype):
@@ -66,11 +67,6 @@ def attach_scales(file: Any, names: Sequence[str]) -> None:
             scale = scales.get(axis.label)
             if scale is not None and name != axis.label and scale.shape[0] == size:
                 axis.attach_scale(scale)
-
-
-def _name_each(value: Any, axes: int) -> bool:
-    good = isinstance(value, list | tuple) and len(value) == axes
-    return good and all(isinstance(name, str) for name in value)
 
 
 def _fits(value: Any, dtype: AnyDType) -> bool:

@@ -64,17 +64,18 @@ def newest(folder: str) -> str:
             return join(inside, os.path.basename(named))
     if not names:
         raise NotFoundError("there is no Iceberg table: no metadata/….metadata.json", path=folder)
-    return max((join(inside, name) for name in names), key=_age)
 
+    def age(path: str) -> tuple[int, int]:
+        number = re.match(r"v?(\d+)", os.path.basename(path))
+        return int(number[1]) if number else -1, 0 if is_remote(path) else os.stat(path).st_mtime_ns
 
-def _age(path: str) -> tuple[int, int]:
-    number = re.match(r"v?(\d+)", os.path.basename(path))
-    return int(number[1]) if number else -1, 0 if is_remote(path) else os.stat(path).st_mtime_ns
+    return max((join(inside, name) for name in names), key=age)
 
 
 def _connect(file: str, mode: str) -> sqlite3.Connection:
     if not is_remote(file):
-        return sqlite3.connect(f"file:{_quoted(file)}?mode={mode}", uri=True)
+        quoted = re.sub(r"[%?#]", lambda match: f"%{ord(match[0]):02x}", os.path.abspath(file))
+        return sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True)
     opened = sqlite3.connect(":memory:")
     opened.deserialize(read_whole(file))
     return opened
@@ -98,10 +99,6 @@ def _from_catalog(file: str) -> str:
     if len(rows) != 1 or not isinstance(rows[0][0], str):
         raise DamagedError(f"the catalog lists {len(rows)} tables, not this one", path=file)
     return str(rows[0][0])
-
-
-def _quoted(path: str) -> str:
-    return re.sub(r"[%?#]", lambda match: f"%{ord(match[0]):02x}", os.path.abspath(path))
 
 
 Catalog = str | Mapping[str, str] | None

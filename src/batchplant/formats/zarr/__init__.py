@@ -188,10 +188,6 @@ class ReferenceStore(Store):
 # Writing of Zarr stores: the documents of arrays, and the bytes of chunks.
 
 
-def _json(document: Any) -> bytes:
-    return json.dumps(document, ensure_ascii=False).encode()
-
-
 class ZarrStyle(Style):
     """Writes arrays; our metadata are in the attributes of the root."""
 
@@ -254,7 +250,9 @@ class ZarrStyle(Style):
                 "consolidated_metadata": consolidated,
             }  # fmt: skip
             documents = {V3: top, **{f"{name}/{V3}": content for name, content in inner.items()}}
-        return {name: _json(document) for name, document in documents.items()}
+        return {
+            name: json.dumps(document, ensure_ascii=False).encode() for name, document in documents.items()
+        }
 
     def _array_v2(self, part: OutputArray) -> Document:
         compressor: Any = {"id": part.packing, "level": part.level}

@@ -305,9 +305,13 @@ def written_v2(part: OutputArray) -> tuple[dict[str, Any], Any]:
     if axes_of(part) is None:
         return attributes, _default_fill(part.dtype)
     value = attributes.pop(MISSING, None)
-    # None: no value means that there is none.
-    good = isinstance(value, int | float) and part.dtype.kind in "iuf"
-    return attributes, (_json(value) if good else None)
+    if not isinstance(value, int | float) or part.dtype.kind not in "iuf":
+        # No value means that there is none.
+        return attributes, None
+    if isinstance(value, float) and not np.isfinite(value):
+        # JSON has no such numbers.
+        return attributes, "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return attributes, value
 
 
 def written_v3(part: OutputArray) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -325,13 +329,6 @@ def written_v3(part: OutputArray) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _default_fill(dtype: AnyDType) -> Any:
     return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
-
-
-def _json(value: float) -> Any:
-    """JSON has no numbers that are not finite."""
-    if isinstance(value, int) or np.isfinite(value):
-        return value
-    return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 # -- metadata -----------------------------------------------------------------------------------------
