@@ -51,7 +51,7 @@ from ..schema import (
     Text,
     Video,
 )
-from ..schema.columns import I64, Column, Columns, Ragged, starts_of
+from ..schema.columns import I64, Column, Columns, starts_of
 from ..storage import MappedSource, is_plain, join, parse_object, read_whole, tree
 from ..storage.spans import Spans, concat_spans, spans_of
 from .base.format import Capabilities, Format, Probe
@@ -252,14 +252,10 @@ class ArrowReader(TableReader):
             return values.view(cell[0]).reshape(len(units), *cell[1])  # type: ignore[index]
         start, size = self._located(places, units, rows, indices)
         if len(self._parts) == 1:
-            cells = self._parts[0].source.gather(start, size)
+            cells = source.gather(start, size)
         else:
-            offsets = starts_of(size)
-            cells = Ragged(np.empty(offsets[-1], dtype=np.uint8), offsets)
-            for part, members in self._each_part(units):
-                self._parts[part].source.gather_into(
-                    start[members], size[members], cells.data, offsets[:-1][members]
-                )
+            parts = self._part_of_unit[units].astype(np.int32)
+            cells = Spans([part.source for part in self._parts], start, size, parts).gather()
         return cells if cell is None else cells.data.view(cell[0]).reshape(len(units), *cell[1])
 
     def _values(self, name: str, places: Places) -> _native.Pieces:

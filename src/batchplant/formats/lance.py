@@ -29,7 +29,7 @@ from ..data.reader import Reader
 from ..data.writer import WriteOptions
 from ..errors import DamagedError, NotFoundError, OptionError, UnsafeError, located, needs
 from ..schema import EVERY_KIND, Schema, Video
-from ..schema.columns import I32, I64, Column, Columns, Ragged, starts_of
+from ..schema.columns import I32, I64, Columns, starts_of
 from ..storage import (
     Entry,
     Source,
@@ -278,7 +278,12 @@ class LanceReader(Reader):
                 field = self.schema[name]
                 with located(field=name):
                     if name in self._blobs and (spans := self._spans(name, indices)) is not None:
-                        columns[name] = _gather(spans, field.optional)
+                        missing = spans.size < 0
+                        if missing.any() and not field.optional:
+                            raise DamagedError("a value is missing")
+                        cells = spans.gather()
+                        cells.valid = ~missing if missing.any() else None
+                        columns[name] = cells
                     elif name in self._blobs or table is None:
                         columns[name] = arrow.column_of(field, self._arrow_column(indices, name))
                     else:
@@ -319,7 +324,11 @@ class LanceReader(Reader):
             starts[inside], sizes[inside] = places[:, indices[inside] - block * BLOCK_ROWS]
         fragments = np.searchsorted(self._firsts, indices, side="right") - 1
         used, positions = np.unique(fragments, return_inverse=True)
-        sources = [self._source(self._data_file(int(number), field)) for number in used]
+        names = [self._data_file(int(number), field) for number in used]
+        for name in names:
+            if name not in self._sources:
+                self._sources[name] = open_source(join(self.path, f"{DATA}/{name}"))
+        sources = [self._sources[name] for name in names]
         file: I32 = positions.reshape(-1).astype(np.int32)
         ends = np.array([source.size for source in sources], dtype=np.int64)
         wrong = np.flatnonzero((starts < 0) | (sizes > ends[file] - starts))
@@ -363,11 +372,6 @@ class LanceReader(Reader):
     def _field_ids(self) -> dict[str, int]:
         return {field.name(): field.id() for field in self.table.lance_schema.fields()}
 
-    def _source(self, file: str) -> Source:
-        if file not in self._sources:
-            self._sources[file] = open_source(join(self.path, f"{DATA}/{file}"))
-        return self._sources[file]
-
     # -- about the table -------------------------------------------------------------------------------
 
     def _fingerprint_source(self, fields: Sequence[str]) -> FileGroup:
@@ -410,18 +414,6 @@ def _is_blob(field: pa.Field) -> bool:
     return (field.metadata or {}).get(BLOB) == b"true" or (
         extension and field.type.extension_name == BLOB_TYPE
     )
-
-
-def _gather(spans: Spans, optional: bool) -> Column:
-    """Read cells of their files."""
-    missing = spans.size < 0
-    if missing.any() and not optional:
-        raise DamagedError("a value is missing")
-    offsets = starts_of(np.maximum(spans.size, 0))
-    data = np.empty(offsets[-1], dtype=np.uint8)
-    for source, rows, starts, sizes in spans.by_source():
-        source.gather_into(starts, sizes, data, offsets[:-1][rows])
-    return Ragged(data, offsets, valid=~missing if missing.any() else None)
 
 
 # -- writing ------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ from ..schema import (
     Time,
     Video,
 )
-from ..schema.columns import I64, Column, Columns, Ragged, starts_of
+from ..schema.columns import I64, Column, Columns
 from ..storage import NOTE_ERRORS, Entry, Partial, Source, Spool, is_remote, join, parse, tree
 from ..storage.index import FileGroup
 from ..storage.patterns import independent
@@ -130,7 +130,9 @@ class CellLocations:
         new = np.unique(sought)
         files = self._files_of(new)
         inside = {number: new[files == number] for number in self._parts if (files == number).any()}
-        sequential = len(sought) > MAX_SINGLE_CELLS * len(new) and not self._are_scattered(inside)
+        # Larger row groups do not stay in memory until all of their cells were used.
+        size = sum(self._size(number, numbers) for number, numbers in inside.items())
+        sequential = len(sought) > MAX_SINGLE_CELLS * len(new) and size <= self._max_sequential_bytes
         for number, groups_of_file in inside.items():
             results = self._parts[number].cells(
                 (groups_of_file - self._firsts[number]).tolist(), self._field, sequential
@@ -166,13 +168,6 @@ class CellLocations:
         if self.starts[rows].all() and (self.starts[rows] > 0).any():
             self._parts[number].remember(self._field, (self.starts[rows], self.sizes[rows]))
 
-    def _are_scattered(self, groups: Mapping[int, I64]) -> bool:
-        """True if row groups do not stay in memory until all of their cells were used."""
-        return (
-            sum(self._size(number, numbers) for number, numbers in groups.items())
-            > self._max_sequential_bytes
-        )
-
     def _size(self, number: int, groups: I64) -> int:
         """Bytes of the column in row groups of a file."""
         part, inside = self._parts[number], (groups - self._firsts[number]).tolist()
@@ -201,9 +196,18 @@ class ParquetReader(ParquetRows):
         values_of_files = dict(_files(path)) if tree.is_folder(path) else {path: {}}
         if not values_of_files:
             raise DamagedError("there is no Parquet file in it", path=path)
-        keys, partition_fields = _partitions(list(values_of_files.values()), path)
-        values = [_typed(texts, partition_fields) for texts in values_of_files.values()]
-        self._files = _opened(list(values_of_files), values)
+        keys = list(next(iter(values_of_files.values())))
+        if any(list(texts) != keys for texts in values_of_files.values()):
+            raise SchemaError("its files lie in different partitions; open the folders one by one", path=path)
+        partition_fields = {key: _kind([texts[key] for texts in values_of_files.values()]) for key in keys}
+        values = [
+            {name: _value(partition_fields[name], text) for name, text in texts.items()}
+            for texts in values_of_files.values()
+        ]
+        # Several footers at a time.
+        with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:
+            opened = map if len(values) < 2 else pool.map
+            self._files = list(opened(ParquetFile, values_of_files, values))
         try:
             self.schema = self._joined_schema()
             if not self.schema:
@@ -325,7 +329,9 @@ class ParquetReader(ParquetRows):
         return Columns((name, columns[name]) for name in fields)
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
-        if not isinstance(self.schema[field], Image) or self._has_text(field):
+        schemas = [file.schema for file in self._files if field in file.schema.names]
+        # A column of text holds the paths of its images, not their bytes.
+        if not isinstance(self.schema[field], Image) or any(is_text(s.field(field).type) for s in schemas):
             return None
         locations = self._locations_of(field)
         units, _ = self._units_of(indices)
@@ -338,11 +344,6 @@ class ParquetReader(ParquetRows):
         files = (np.searchsorted(self._firsts, units, side="right") - 1).astype(np.int32)
         spans = Spans([file.source for file in self._files], start, locations.sizes[indices], files)
         return spans if len(self._files) == 1 else spans.compact()
-
-    def _has_text(self, field: str) -> bool:
-        """True if a column holds the paths of its images, not their bytes."""
-        files = [file for file in self._files if field in file.schema.names]
-        return any(is_text(file.schema.field(field).type) for file in files)
 
     def _locations_of(self, field: str) -> CellLocations:
         if field not in self._locations:
@@ -362,16 +363,8 @@ class ParquetReader(ParquetRows):
         cells = {name: self._spans(name, indices) for name in images}
         missing = [name for name in fields if cells.get(name) is None]
         columns = super()._read(indices, missing) if missing else Columns()
-        columns.update((name, self._copy_cells(spans)) for name, spans in cells.items() if spans is not None)
+        columns.update((name, spans.gather()) for name, spans in cells.items() if spans is not None)
         return Columns((name, columns[name]) for name in fields)
-
-    def _copy_cells(self, spans: Spans) -> Ragged:
-        """Copy cells from their locations in the files."""
-        offsets = starts_of(spans.size)
-        data = np.empty(offsets[-1], np.uint8)
-        for source, rows, starts, sizes in spans.by_source():
-            source.gather_into(starts, sizes, data, offsets[rows])
-        return Ragged(data, offsets)
 
     def _known(self, field: str, indices: I64) -> Spans | None:
         locations = self._locations.get(field)
@@ -392,14 +385,6 @@ class ParquetReader(ParquetRows):
         counts = {"files": len(self._files)} if len(self._files) != 1 else {}
         written = {"written by": footer.created_by} if footer.created_by else {}
         return {**counts, **super().facts(), "compression": ", ".join(footer.codecs) or "none", **written}
-
-
-def _opened(paths: Sequence[str], values: Sequence[Mapping[str, Any]]) -> list[ParquetFile]:
-    """Open files, several footers at a time."""
-    if len(paths) < 2:
-        return list(map(ParquetFile, paths, values))
-    with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:
-        return list(pool.map(ParquetFile, paths, values))
 
 
 def _constant(field: Field, value: Any, count: int) -> Column:
@@ -441,23 +426,11 @@ def _natural(name: str) -> list[Any]:
     return [(1, "", int(part)) if part.isdecimal() else (0, part, 0) for part in re.split(r"(\d+)", name)]
 
 
-def _partitions(values: list[dict[str, str | None]], path: str) -> tuple[list[str], dict[str, Field]]:
-    """The names of the partitions, and what kind of values they have."""
-    keys = list(values[0])
-    if any(list(value) != keys for value in values):
-        raise SchemaError("its files lie in different partitions; open the folders one by one", path=path)
-    return keys, {key: _kind([value[key] for value in values]) for key in keys}
-
-
 def _kind(values: list[str | None]) -> Field:
     present = [value for value in values if value is not None]
     numbers = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", value) for value in present) and bool(present)
     field: Field = Int() if numbers else Text()
     return dataclasses.replace(field, optional=True) if len(present) < len(values) else field
-
-
-def _typed(values: dict[str, str | None], fields: dict[str, Field]) -> dict[str, Any]:
-    return {name: _value(fields[name], value) for name, value in values.items()}
 
 
 def _value(field: Field, value: Any) -> Any:
@@ -676,7 +649,13 @@ def _how(schema: Schema, described: pa.Schema, compression: str, level: int | No
     """Arguments of pyarrow's ParquetWriter."""
     media = [name for name, field in schema.items() if isinstance(field, Image | Audio | Video)]
     columns = _leaves(described)
-    few = [leaf for leaf, name in columns.items() if _repeats(schema[name])]
+    # Of these few values come again and again; plain, a number of 8 bits would take four times as much.
+    repeating = {
+        name
+        for name, field in schema.items()
+        if isinstance(field, Int | Text) or (isinstance(field, Tensor) and field.dtype in ("int8", "uint8"))
+    }
+    few = [leaf for leaf, name in columns.items() if name in repeating]
     ranged = [
         name
         for name, field in schema.items()
@@ -700,11 +679,6 @@ def _page_size(schema: Schema) -> int:
     cells = [field.cell for field in schema.values() if isinstance(field, Tensor)]
     sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in filter(None, cells)]
     return min(MAX_PAGE_BYTES, max([MIN_PAGE_BYTES, *sizes])) if sizes else MAX_PAGE_BYTES
-
-
-def _repeats(field: Field) -> bool:
-    """True if few values come again and again; plain, a number of 8 bits would take four times as much."""
-    return isinstance(field, Int | Text) or (isinstance(field, Tensor) and field.dtype in ("int8", "uint8"))
 
 
 def _leaves(described: pa.Schema) -> dict[str, str]:

@@ -254,26 +254,20 @@ class RunsReader(Reader):
                 raise DamagedError(f"there is no class {label}", path=path, sample=row, field=name)
         self.schema = Schema({IMAGE: image, **fields})
 
-    def _gather(self, indices: I64, sizes: I64) -> Ragged:
-        offsets = starts_of(sizes)
-        data = np.empty(int(offsets[-1]), dtype=np.uint8)
-        for number in np.unique(self._file[indices]).tolist():
-            rows = np.flatnonzero(self._file[indices] == number)
-            starts = self._starts[indices[rows]]
-            self._sources[number].gather_into(starts, sizes[rows], data, offsets[rows])
-        return Ragged(data, offsets)
-
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return Columns(
             (name, self._images(indices) if name == IMAGE else self._labels[name][indices]) for name in fields
         )
 
     def _images(self, indices: I64) -> Ragged:
-        cells = self._gather(indices, self._sizes[indices])
+        cells = self._runs(indices).gather()
         if self._pixels is None:
             return cells
         rows = cells.data.reshape(len(indices), *self._pixels).transpose(0, 2, 3, 1)
         return Ragged(np.ascontiguousarray(rows).reshape(-1), cells.offsets, self._shapes(len(indices)))
+
+    def _runs(self, indices: I64, shapes: I32 | None = None) -> Spans:
+        return Spans(self._sources, self._starts[indices], self._sizes[indices], self._file[indices], shapes)
 
     def _shapes(self, count: int) -> I32:
         assert self._pixels is not None
@@ -283,12 +277,10 @@ class RunsReader(Reader):
     def _spans(self, field: str, indices: I64) -> Spans | None:
         if field != IMAGE or not self._in_place:
             return None
-        shapes = None if self._pixels is None else self._shapes(len(indices))
-        return Spans(self._sources, self._starts[indices], self._sizes[indices], self._file[indices], shapes)
+        return self._runs(indices, None if self._pixels is None else self._shapes(len(indices)))
 
     def _ranges(self, fields: Sequence[str], indices: I64) -> Spans | None:
-        indices = indices if IMAGE in fields and not self._unpacked else indices[:0]
-        return Spans(self._sources, self._starts[indices], self._sizes[indices], self._file[indices])
+        return self._runs(indices if IMAGE in fields and not self._unpacked else indices[:0])
 
     def _keys(self) -> FormatKeys | None:
         return None if self._key_cells is None else FormatKeys(Text(), self._key_cells.take)

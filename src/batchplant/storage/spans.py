@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..schema.columns import I32, I64, U8, Flags
+from ..schema.columns import I32, I64, U8, Flags, Ragged, starts_of
 from .files import open_with_status
 from .local import MappedSource, PathSource, ReadaheadRun
 from .platform import O_DIRECT, use_huge_pages
@@ -84,6 +84,14 @@ class Spans:
         numbers, firsts = np.unique(self.file[order], return_index=True)
         for number, rows in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=bool(len(self))):
             yield self.sources[number], rows, self.start[rows], sizes[rows]
+
+    def gather(self) -> Ragged:
+        """Read the cells; missing ones become empty."""
+        offsets = starts_of(np.maximum(self.size, 0))
+        data = np.empty(offsets[-1], dtype=np.uint8)
+        for source, rows, starts, sizes in self.by_source():
+            source.gather_into(starts, sizes, data, offsets[rows])
+        return Ragged(data, offsets)
 
     def locate(self) -> Located | None:
         """Return where the cells lie in memory, fetched if need be; None if the reader reads them better."""
