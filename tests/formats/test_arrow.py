@@ -15,7 +15,7 @@ from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, check_samples, cuts, equal, flips, jpeg, survive
 from repository import GOLDEN
-from variants import exhaustive
+from variants import exhaustive, in_one_test
 
 pa = pytest.importorskip("pyarrow")
 
@@ -209,8 +209,8 @@ def test_damage_in_a_file_of_polars(tmp_path):
         assert what
 
 
-@pytest.mark.parametrize("kind", ["string_view", "binary_view", "large_string"])
-@pytest.mark.parametrize("packed", ["dictionary", "dictionary with a null", "runs"])
+@in_one_test("kind", ["string_view", "binary_view", "large_string"])
+@in_one_test("packed", ["dictionary", "dictionary with a null", "runs"])
 def test_packed_text_of_every_layout(kind, packed, tmp_path):
     values = pa.array(["a", None if "null" in packed else "b"], getattr(pa, kind)())
     if packed == "runs":
@@ -308,7 +308,7 @@ def test_folders_of_several_splits(tmp_path):
     assert len(bp.open(folder / "train")) == 2
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "state",
     ["[", "[]", "{}", '{"_data_files": []}', '{"_data_files": [7]}', '{"_data_files": [{}]}', "\udcff",
      "[" * 100_000, '{"_data_files": [{"filename": "../x"}]}',
@@ -382,7 +382,7 @@ def test_a_batch_that_promises_rows_it_has_no_bytes_for(tmp_path):
         list(bp.open(path))
 
 
-@pytest.mark.parametrize("data", [
+@in_one_test("data", [
     b"", b"ARROW1", b"ARROW1\0\0", b"ARROW1\0\0" + bytes(50) + b"ARROW1", b"FEA", b"ARROW1" * 9,
     b"\xff\xff\xff\xff\0\0\0\0", b"\xff\xff\xff\xff\xff\xff\xff\x7f", bytes(64), b"\xff" * 64,
 ])  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from variants import in_one_test
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -199,7 +200,7 @@ def test_packed_numbers_are_converted_either_way(kind, tmp_path):
         assert reader.attributes["t"] == {"units": "K"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("stored", "attributes", "expected"),
     [
         (np.array([1, -9999, 3], np.int32), {"missing_value": -9999}, np.array([1.0, np.nan, 3.0])),
@@ -223,7 +224,7 @@ def test_rules(stored, attributes, expected, tmp_path):
     assert np.array_equal(result, expected, equal_nan=True)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "attributes",
     [
         {"scale_factor": 1.0, "add_offset": 0},

@@ -10,6 +10,7 @@ import pytest
 import batchplant as bp
 from batchplant.errors import BatchplantError, DamagedError, SchemaError
 from batchplant.testing.cases import cuts, flips, memory_bounded, survive
+from variants import in_one_test
 
 blosc2 = pytest.importorskip("blosc2", reason="pip install 'batchplant[blosc2]'")
 
@@ -37,8 +38,8 @@ def preprocessed(root: Path, channels: int = 1, cases: int = 3) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", ["<i2", ">i2", "u1", "<f4", ">f8", "c8", "?", "u8"])
-@pytest.mark.parametrize("shape", [(7,), (5, 6), (9, 7, 5), (2, 9, 7, 5), (1, 4, 4, 4), (2, 3, 2, 3, 2)])
+@in_one_test("dtype", ["<i2", ">i2", "u1", "<f4", ">f8", "c8", "?", "u8"])
+@in_one_test("shape", [(7,), (5, 6), (9, 7, 5), (2, 9, 7, 5), (1, 4, 4, 4), (2, 3, 2, 3, 2)])
 def test_values_are_those_of_the_library(tmp_path, dtype, shape):
     values = (RNG.random(shape) * 9).astype(dtype)
     put(tmp_path / "a.b2nd", values)

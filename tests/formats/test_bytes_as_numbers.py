@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from variants import in_one_test
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (7, 4, 6), np.uint8)
 SUFFIXES = ["tar", "tar.gz", "lmdb", "msgpack", "ffr", "rec", "tfrecord", "parquet", "arrow"]
@@ -23,7 +24,7 @@ def opened(path: str, field: bp.Tensor) -> bp.Reader:
     return bp.open(path, schema={"image": field, "n": bp.Int()})
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@in_one_test("suffix", SUFFIXES)
 def test_the_numbers_that_the_bytes_are(tmp_path: Path, suffix: str) -> None:
     path = written(tmp_path, suffix, [pixel.tobytes() for pixel in PIXELS])
     with opened(path, bp.Tensor("uint8", (4, 6))) as reader:
@@ -40,8 +41,8 @@ def test_the_numbers_that_the_bytes_are(tmp_path: Path, suffix: str) -> None:
         assert reader[3]["image"].shape == (3, 2)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("shape", [(4, 6), (None, 6)])
+@in_one_test("suffix", SUFFIXES)
+@in_one_test("shape", [(4, 6), (None, 6)])
 def test_another_number_of_bytes_is_named(tmp_path: Path, suffix: str, shape: tuple[int | None, ...]) -> None:
     cells = [pixel.tobytes() for pixel in PIXELS]
     cells[4] = cells[4][:-1]
@@ -58,7 +59,7 @@ def test_another_number_of_bytes_is_named(tmp_path: Path, suffix: str, shape: tu
         assert (caught.value.sample, caught.value.field) == (4, "image")
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@in_one_test("suffix", SUFFIXES)
 def test_missing_ones_stay_missing(tmp_path: Path, suffix: str) -> None:
     path = written(tmp_path, suffix, [PIXELS[0].tobytes(), None, PIXELS[2].tobytes()])
     with opened(path, bp.Tensor("uint8", (4, 6), optional=True)) as reader:

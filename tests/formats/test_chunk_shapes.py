@@ -10,7 +10,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.formats import n5 as format_n5
 from batchplant.formats import zarr as format_zarr
-from variants import exhaustive
+from variants import exhaustive, in_one_test
 
 pytest.importorskip("numcodecs")
 
@@ -177,7 +177,7 @@ def test_one_shape_for_all_goes_to_the_fields_that_have_as_many_axes(tmp_path):
     assert zarr.open(path, mode="r")["v"].chunks == (3, 70, 50)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("chunks", "message"),
     [
         ((1, 2, 3, 4), "no field has 4 axes"),

@@ -18,6 +18,7 @@ from batchplant.loading.loader import Loader
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg, memory_bounded
 from repository import GOLDEN
+from variants import in_one_test
 
 FILES = sorted((GOLDEN / "ffrecord").glob("*.ffr"))
 
@@ -45,7 +46,7 @@ def records(path, **options):
 # --- files of the original library --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@in_one_test("file", FILES)
 def test_golden_files_are_read_exactly(file):
     expected = json.loads(file.with_suffix(".json").read_text())
     with bp.open(file) as reader:
@@ -58,8 +59,8 @@ def test_golden_files_are_read_exactly(file):
     assert bp.verify(file).problems == []
 
 
-@pytest.mark.parametrize("length", [None, "right", "wrong"])
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@in_one_test("length", [None, "right", "wrong"])
+@in_one_test("file", FILES)
 def test_what_we_write_is_what_the_original_writes(file, length, tmp_path):
     samples = records(file)
     promised = {None: None, "right": len(samples), "wrong": len(samples) + 3}[length]
@@ -221,8 +222,8 @@ def test_no_samples(tmp_path):
     assert (tmp_path / "b.ffr").read_bytes() == packed([])
 
 
-@pytest.mark.parametrize("count", [-1, 4, 2**31, 2**60, 2**63 - 1, -(2**63)])
-@pytest.mark.parametrize("check", [True, False])
+@in_one_test("count", [-1, 4, 2**31, 2**60, 2**63 - 1, -(2**63)])
+@in_one_test("check", [True, False])
 def test_a_header_that_promises_too_much(count, check, tmp_path):
     data = bytearray(packed([b"one", b"two"]))
     data[4:12] = struct.pack("<q", count)
@@ -259,14 +260,14 @@ def test_offsets_whose_differences_wrap_around(check, tmp_path, monkeypatch):
 # --- recognising --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("header_sum", [None, 0])
-@pytest.mark.parametrize("count", [1, 2, 300, 100_000])
+@in_one_test("header_sum", [None, 0])
+@in_one_test("count", [1, 2, 300, 100_000])
 def test_content_tells(count, header_sum, tmp_path):
     (tmp_path / "a").write_bytes(packed([b"x"] * count, header_sum=header_sum))
     assert ffrecord.sniff(Probe(str(tmp_path / "a")))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "data",
     [
         b"",

@@ -11,6 +11,7 @@ from batchplant.formats.gguf import QUANTISED
 from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 from gguf_files import key, tensor, text, write_gguf
 from repository import GOLDEN
+from variants import in_one_test
 
 FILE = GOLDEN / "gguf" / "quantised.gguf"
 VALUES = np.arange(512, dtype=np.float32).reshape(2, 256) / 64
@@ -62,7 +63,7 @@ def test_conversion_keeps_blocks_and_metadata(tmp_path):
         bp.convert(tmp_path / "a.safetensors", tmp_path / "b.gguf")
 
 
-@pytest.mark.parametrize("number", QUANTISED)
+@in_one_test("number", QUANTISED)
 def test_every_quantised_type(number, tmp_path):
     name, values, size = QUANTISED[number]
     path = write_gguf(tmp_path / "a.gguf", [tensor("a", [2 * values, 3], number, 0)], bytes(6 * size))
@@ -97,7 +98,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@in_one_test("lie", LIES)
 def test_headers_that_lie(lie, tmp_path):
     path = write_gguf(tmp_path / "a.gguf", **LIES[lie])
     with memory_bounded(path.stat().st_size), pytest.raises(bp.DamagedError) as caught:

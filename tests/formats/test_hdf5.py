@@ -24,7 +24,7 @@ from batchplant.storage import partial_folder
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, flips, jpeg, memory_bounded, pixels, survive
 from repository import GOLDEN
-from variants import exhaustive
+from variants import exhaustive, in_one_test
 
 h5py = pytest.importorskip("h5py")
 
@@ -305,7 +305,7 @@ def test_equal_data_gives_equal_files(tmp_path):
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("schema", "options", "reason"),
     [
         ({"a/b": bp.Int()}, {}, "rename the field"),
@@ -404,7 +404,7 @@ def test_damaged_chunks_are_named_sample_by_sample(tmp_path):
     assert problems[0].offset == info.byte_offset
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 7, 100_001])
+@in_one_test("size", [0, 1, 2, 7, 100_001])
 def test_fletcher32_is_that_of_the_library(size, tmp_path):
     if size:
         data = pixels(size)
@@ -488,7 +488,7 @@ def vlen_file(path, count=3):
         return result.id.get_offset()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("part", "value", "reason"),
     [
         ("heap", 2**64 - 1, "a heap outside of the file"),
@@ -514,7 +514,7 @@ def test_descriptors_that_lie(part, value, reason, tmp_path):
             assert (caught.value.sample, caught.value.field) == (1, "b")
 
 
-@pytest.mark.parametrize("size", [0, 8, 2**64 - 1, 2**64 - 16, 2**63])
+@in_one_test("size", [0, 8, 2**64 - 1, 2**64 - 16, 2**63])
 def test_heaps_that_lie_hold_nobody_up(size, tmp_path):
     """The library runs for ever on some of these, when it is asked for the attribute."""
     path = tmp_path / "a.h5"
@@ -536,7 +536,7 @@ def test_an_attribute_that_cannot_be_read_is_left_out(tmp_path):
     assert layout.read_texts(str(path), {"/": ["title"]}, timeout_seconds=0) == {}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("shape", "how"),
     [
         ((1 << 40,), {}),

@@ -11,6 +11,7 @@ import batchplant as bp
 from batchplant.cli import main
 from batchplant.formats import registry
 from batchplant.testing import FormatSuite
+from variants import in_one_test
 
 joblib = pytest.importorskip("joblib")
 
@@ -34,8 +35,8 @@ class Bomb:
         return os.makedirs, (self.mark, 0o777, True)
 
 
-@pytest.mark.parametrize("compress", [0, *KINDS])
-@pytest.mark.parametrize("name", ["a.joblib", "a.bin"])
+@in_one_test("compress", [0, *KINDS])
+@in_one_test("name", ["a.joblib", "a.bin"])
 def test_nothing_is_loaded_without_leave(compress, name, tmp_path):
     joblib.dump(
         {"x": np.arange(3), "bomb": [Bomb(tmp_path / "mark")] * 3}, tmp_path / name, compress=compress
@@ -51,7 +52,7 @@ def test_nothing_is_loaded_without_leave(compress, name, tmp_path):
     assert os.listdir(tmp_path) == [name]
 
 
-@pytest.mark.parametrize("compress", [0, *KINDS])
+@in_one_test("compress", [0, *KINDS])
 def test_files_of_joblib(compress, tmp_path):
     x = np.random.default_rng(0).random((50, 3)).astype(np.float32)
     result = {"x": x, "n": np.arange(50), "t": [f"ä{row}" for row in range(50)], "f": np.asfortranarray(x)}
@@ -131,7 +132,7 @@ def test_without_the_library(tmp_path, monkeypatch):
             attempt()
 
 
-@pytest.mark.parametrize("compress", KINDS)
+@in_one_test("compress", KINDS)
 def test_a_compressed_file_that_was_cut(compress, tmp_path):
     joblib.dump({"x": np.arange(3000)}, tmp_path / "a.joblib", compress=compress)
     data = (tmp_path / "a.joblib").read_bytes()

@@ -15,7 +15,7 @@ from batchplant.formats import n5
 from batchplant.testing import FormatSuite, cases
 from batchplant.testing.cases import all_cases, check_samples, jpeg
 from repository import GOLDEN
-from variants import first
+from variants import first, in_one_test
 
 pytest.importorskip("numcodecs")
 
@@ -36,7 +36,7 @@ class TestSuite(FormatSuite):
 # --- by other hands -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@in_one_test("kind", KINDS)
 def test_arrays_of_tensorstore(kind):
     # Its axes are those of N5, ours those of NumPy.
     expected = np.load(GOLDEN / "n5" / f"{kind}.npy").T
@@ -98,7 +98,7 @@ def test_every_kind_comes_back(compression, suffix, tmp_path):
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("compression", n5.PACKINGS)
+@in_one_test("compression", n5.PACKINGS)
 def test_tensorstore_reads_what_we_write(compression, tmp_path):
     tensorstore = pytest.importorskip("tensorstore")
     x = np.random.default_rng(0).random((25, 3, 2)).astype("float32")
@@ -224,7 +224,7 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize(("document", "data"), LIES, ids=range(len(LIES)))
+@in_one_test(("document", "data"), LIES)
 def test_attributes_and_blocks_that_lie(document, data, tmp_path):
     top = tmp_path / "a.n5"
     (top / "0").mkdir(parents=True)

@@ -15,7 +15,7 @@ import batchplant as bp
 from batchplant.formats import nifti
 from batchplant.formats.base import volumes
 from batchplant.testing.cases import cuts, flips, memory_bounded, survive
-from variants import exhaustive
+from variants import exhaustive, in_one_test
 
 RNG = np.random.default_rng(41)
 VALUES = RNG.integers(-500, 900, (13, 9, 7)).astype(np.int16)
@@ -55,7 +55,7 @@ def test_dtypes_and_byte_orders(version, suffix, tmp_path):
         assert ours.dtype == theirs.dtype.newbyteorder("=")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "shape", [(5,), (5, 3), (1, 1, 1), (17, 1, 3), (4, 5, 6, 3), (3, 4, 5, 1, 2), (2, 1, 3, 1, 1, 2, 2)]
 )
 def test_shapes(shape, tmp_path):
@@ -270,8 +270,8 @@ def test_options(tmp_path):
 # -- damage ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", [cuts, flips])
-@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+@in_one_test("damage", [cuts, flips])
+@in_one_test("suffix", [".nii", ".nii.gz"])
 def test_damage_is_an_error_of_ours(damage, suffix, tmp_path):
     path = tmp_path / f"a{suffix}"
     nifti.save(path, VALUES, AFFINE)
@@ -292,7 +292,7 @@ def test_damage_is_an_error_of_ours(damage, suffix, tmp_path):
     assert paths <= {str(path)}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("place", "packed"),
     [
         ((42, "<3h"), (32767, 32767, 32767)),
@@ -310,7 +310,7 @@ def test_damage_is_an_error_of_ours(damage, suffix, tmp_path):
         ((0, "<i"), (349,)),
     ],
 )
-@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+@in_one_test("suffix", [".nii", ".nii.gz"])
 def test_headers_that_lie(place, packed, suffix, tmp_path):
     nifti.save(tmp_path / "a.nii", VALUES, AFFINE)
     data = bytearray((tmp_path / "a.nii").read_bytes())
@@ -392,8 +392,8 @@ def test_a_root_of_bids_is_a_table(tmp_path):
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["T1w.json", "dataset_description.json", "participants.tsv"])
-@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff\xfe", b'a\tb\n"x', b"[" * 100000])
+@in_one_test("name", ["T1w.json", "dataset_description.json", "participants.tsv"])
+@in_one_test("content", [b"[1]", b"{", b"\xff\xfe", b'a\tb\n"x', b"[" * 100000])
 def test_damaged_metadata_of_bids_is_an_error_of_ours(name, content, tmp_path):
     root = bids_root(tmp_path / "bids")
     (root / name).write_bytes(content)

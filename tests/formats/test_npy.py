@@ -11,6 +11,7 @@ from batchplant.codecs import npy
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal
 from repository import GOLDEN
+from variants import in_one_test
 
 
 class TestSuite(FormatSuite):
@@ -31,7 +32,7 @@ def saved(tmp_path):
     return save
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("array", "field"),
     [
         (np.arange(5, dtype=np.int32), bp.Int("int32")),
@@ -179,10 +180,8 @@ def test_more_names_than_a_header_holds(tmp_path):
 # --- headers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "dtype", ["<f4", "|b1", ">i8", "<M8[25s]", "S5", "<U7", "c16", [("a", "<i4", (2,))], "O"]
-)
-@pytest.mark.parametrize("shape", [(), (3,), (0,), (10, 2), (5, 0, 7)])
+@in_one_test("dtype", ["<f4", "|b1", ">i8", "<M8[25s]", "S5", "<U7", "c16", [("a", "<i4", (2,))], "O"])
+@in_one_test("shape", [(), (3,), (0,), (10, 2), (5, 0, 7)])
 def test_headers_are_those_of_numpy(dtype, shape):
     dtype = np.dtype(dtype)
     theirs = io.BytesIO()
@@ -208,7 +207,7 @@ def test_every_version_and_any_order_of_keys(version):
 PLAIN = "{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "data",
     [
         b"",
@@ -237,7 +236,7 @@ def test_what_is_no_header_is_damage(data):
         npy.parse_header(data + b" " * 64)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("shape", "reason"),
     [
         ("(1000000000000,)", "promises 4000000000000"),

@@ -14,6 +14,7 @@ from batchplant.formats import npz
 from batchplant.testing import FormatSuite, ModelSuite
 from batchplant.testing.cases import cells, jpeg, memory_bounded, pixels
 from repository import GOLDEN
+from variants import in_one_test
 
 
 class TestSuite(FormatSuite):
@@ -243,7 +244,7 @@ BYTES = np.frombuffer(b"abcdef", np.uint8)
 ONE = np.array([0, 6])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("note", "members"),
     [
         (NOTE, {"t.data": BYTES, "t.offsets": np.array([0, 3, 7])}),

@@ -23,6 +23,7 @@ from batchplant.formats import onnx as onnx_format
 from batchplant.formats.base.tensors import BITS, TENSORS, from_array
 from batchplant.testing.cases import cells, cuts, flips, memory_bounded, survive
 from batchplant.testing.suite import read_in_other_process
+from variants import in_one_test
 
 GOLDEN = repository.GOLDEN / "models" / "onnx"
 FLOAT = 1
@@ -177,7 +178,7 @@ def test_external_data_is_read_in_place(tmp_path):
         assert reader.where(1).endswith("w.bin")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "location",
     ["/etc/passwd", "../w.bin", "sub/../../w.bin", "", "C:\\w.bin", "..\\w.bin", "http://a/b", "a\0b"],
 )
@@ -207,7 +208,7 @@ def test_links_out_of_the_folder_have_to_be_allowed(tmp_path):
     assert bp.open(path).tensors()["w"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "message"),
     [
         ({"location": "none.bin"}, "is missing"),
@@ -349,7 +350,7 @@ def test_to_other_formats_and_back_bit_by_bit(suffix, tmp_path):
 # -- damage ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("parts", "message"),
     [
         ([tensor("w", raw(1))], "4 bytes are not float32"),

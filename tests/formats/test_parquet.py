@@ -19,6 +19,7 @@ from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, equal, jpeg
 from repository import GOLDEN
+from variants import in_one_test
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -143,7 +144,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
         bp.open(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@in_one_test("compression", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
 def test_others_read_what_we_write(compression, tmp_path):
     schema = {
         "i": bp.Image(), "n": bp.Int("uint64"), "t": bp.Text(optional=True),
@@ -504,8 +505,8 @@ def rewritten(path, change):
     path.write_bytes(whole[: -8 - size] + footer_bytes(tree))
 
 
-@pytest.mark.parametrize("rows", [-1, 0, 99, 2**62])
-@pytest.mark.parametrize("everywhere", [False, True])
+@in_one_test("rows", [-1, 0, 99, 2**62])
+@in_one_test("everywhere", [False, True])
 def test_lies_about_the_number_of_rows(rows, everywhere, tmp_path):
     numbered(tmp_path / "a.parquet")
 
@@ -542,7 +543,7 @@ def test_a_damaged_row_group_is_not_tried_again_and_again(tmp_path, monkeypatch)
         assert len([item for item in seen if item[0] == 3]) == 4
 
 
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", bytes(100)])
+@in_one_test("data", [b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", bytes(100)])
 def test_files_that_are_none(data, tmp_path):
     (tmp_path / "a.parquet").write_bytes(data)
     with pytest.raises(bp.DamagedError):
@@ -698,8 +699,8 @@ def with_paths(folder, name, rows, kind=FILE):
     return folder / name
 
 
-@pytest.mark.parametrize("order", [("bytes", "path"), ("path", "bytes")])
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@in_one_test("order", [("bytes", "path"), ("path", "bytes")])
+@in_one_test("name", ["a.parquet", "a.arrow"])
 def test_images_of_which_only_the_path_is_there(name, order, tmp_path):
     (tmp_path / "images").mkdir()
     for n in range(3):
@@ -716,8 +717,8 @@ def test_images_of_which_only_the_path_is_there(name, order, tmp_path):
         assert [sample["n"] for sample in reader] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
-@pytest.mark.parametrize(
+@in_one_test("name", ["a.parquet", "a.arrow"])
+@in_one_test(
     ("path", "reason"),
     [
         ("lost.jpg", "no such file"),

@@ -19,6 +19,7 @@ from batchplant.formats.parquet import CellLocations
 from batchplant.loading.loader import Loader
 from batchplant.storage import MappedSource, index
 from batchplant.testing.cases import jpeg
+from variants import in_one_test
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -51,7 +52,7 @@ def in_place(reader, indices):
     return result
 
 
-@pytest.mark.parametrize("how", [
+@in_one_test("how", [
     {}, {"files": True}, {"data_page_version": "2.0"}, {"data_page_version": "2.0", "files": True},
     {"data_page_size": 1, "write_batch_size": 1}, {"write_page_index": True, "data_page_size": 4000},
     {"column_encoding": {"image": "PLAIN", "label": "PLAIN"}},
@@ -89,7 +90,7 @@ def test_what_we_write_lies_in_place_and_needs_no_library(tmp_path, monkeypatch)
     assert {tuple(names) for names in loaded} == {("label",)}
 
 
-@pytest.mark.parametrize("how", [
+@in_one_test("how", [
     {"write_page_checksum": True}, {"compression": "snappy"}, {"use_dictionary": True},
     {"compression": "zstd", "files": True},
     {"images": [None, *IMAGES]}, {"column_encoding": {"image": "DELTA_BYTE_ARRAY", "label": "PLAIN"}},

@@ -14,6 +14,7 @@ from batchplant import _native
 from batchplant.formats.base.tables import page_reader, pages, parquet
 from batchplant.formats.base.tables.footer import Footer
 from batchplant.storage import open_source
+from variants import in_one_test
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -96,7 +97,7 @@ def test_what_pyarrow_gives(data, tmp_path_factory):
     result.validate(full=True)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "column",
     [
         pa.array([[1, 2], []]),
@@ -112,7 +113,6 @@ def test_what_pyarrow_gives(data, tmp_path_factory):
         pa.array([[1]], pa.list_(pa.decimal128(5))),
         pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int32())),
     ],
-    ids=str,
 )
 def test_all_else_is_left_to_the_library(column, tmp_path):
     assert decoded(written(tmp_path / "a.parquet", column)) is None

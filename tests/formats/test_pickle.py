@@ -16,6 +16,7 @@ from batchplant.formats.base.objects import pack_note
 from batchplant.schema.columns import Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import jpeg, pixels
+from variants import in_one_test
 
 
 class TestSuite(FormatSuite):
@@ -38,8 +39,8 @@ class Bomb:
         return os.makedirs, (self.mark, 0o777, True)
 
 
-@pytest.mark.parametrize("name", ["a.pkl", "a.bin", "a.parquet"])
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@in_one_test("name", ["a.pkl", "a.bin", "a.parquet"])
+@in_one_test("protocol", [2, 3, 4, 5])
 def test_nothing_is_loaded_without_leave(name, protocol, tmp_path):
     mark = tmp_path / "mark"
     path = tmp_path / name
@@ -106,7 +107,7 @@ Pair = collections.namedtuple("Pair", "x y")
 ROWS = [{"n": 1, "t": "a"}, {"n": 2, "t": "ä"}, {"n": -3, "t": ""}]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("objects", "kind", "schema", "rows"),
     [
         ([ROWS], "a list of dicts", {"n": bp.Int(), "t": bp.Text()}, ROWS),
@@ -225,7 +226,7 @@ def test_data_frames(tmp_path):
         assert np.isnat(reader[1]["when"])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("expected", "reason"),
     [
         (3, "type int is not a dataset; pass a dict of columns, a list of dicts"),
@@ -287,7 +288,7 @@ def noted(tmp_path, schema, samples, found, more=b""):
         return list(reader)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("schema", "samples", "expected"),
     [
         ({"n": bp.Int()}, 2, {"n": np.arange(3)}),

@@ -16,6 +16,7 @@ import pytest
 import batchplant as bp
 from batchplant.codecs.media import wav
 from batchplant.testing.cases import cuts, flips, jpeg, survive
+from variants import in_one_test
 
 RNG = np.random.default_rng(5)
 PIXELS = RNG.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
@@ -107,7 +108,7 @@ def cifar10(folder, dump):
     return folder
 
 
-@pytest.mark.parametrize("protocol", [None, 2, 4, 5])
+@in_one_test("protocol", [None, 2, 4, 5])
 def test_cifar10(tmp_path, protocol):
     def dump(pixels, labels):
         if protocol is None:
@@ -226,8 +227,8 @@ def test_ilsvrc_training_set(tmp_path):
         assert reader[8]["image"].shape == (8, 16, 3)
 
 
-@pytest.mark.parametrize("kit", ["none", "folder", "archive"])
-@pytest.mark.parametrize("packed", [False, True])
+@in_one_test("kit", ["none", "folder", "archive"])
+@in_one_test("packed", [False, True])
 def test_ilsvrc_validation_set(tmp_path, kit, packed):
     ids = [2, 3, 1, 3]
     images = {f"ILSVRC2012_val_{n + 1:08d}.JPEG": jpeg(8, 8 + n) for n in range(4)}

@@ -22,6 +22,7 @@ from batchplant.testing import ModelSuite
 from batchplant.testing.cases import cuts, flips, memory_bounded, survive
 from batchplant.testing.suite import tensor
 from repository import GOLDEN
+from variants import in_one_test
 
 EXPECTED = json.loads((GOLDEN / "pytorch/expected.json").read_text())
 
@@ -43,7 +44,7 @@ def write(path, samples):
 # -- files of PyTorch --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(EXPECTED))
+@in_one_test("name", list(EXPECTED))
 def test_files_of_pytorch(name):
     with bp.open(GOLDEN / "pytorch" / name) as reader:
         actual = {
@@ -85,7 +86,7 @@ def test_plain_tensors_lie_in_the_file_and_views_do_not():
         assert np.array_equal(result["views.part"], result["views.tied"][1:3, 2:4])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "kind", "reason"),
     [
         ("module.pt", bp.UnsafeError, r"its pickle asks for net\.Net.*state_dict"),
@@ -99,8 +100,8 @@ def test_what_is_refused(name, kind, reason):
         bp.open(GOLDEN / "pytorch" / name)
 
 
-@pytest.mark.parametrize("damage", [cuts, flips])
-@pytest.mark.parametrize("name", ["legacy_small.pt", "script.pt"])
+@in_one_test("damage", [cuts, flips])
+@in_one_test("name", ["legacy_small.pt", "script.pt"])
 def test_damaged_files(name, damage, tmp_path):
     file = tmp_path / name
     file.write_bytes((GOLDEN / "pytorch" / name).read_bytes())
@@ -234,7 +235,7 @@ def test_our_own_archives_of_this_kind_open(tmp_path):
         assert reader[0]["shape"].tolist() == [2, 2]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("pickled", "reason"),
     [
         (rebuilt(shape=(5,)), "needs 20 bytes of storage 0, which has 16"),
@@ -285,7 +286,7 @@ def test_pickles_that_lie(pickled, reason, tmp_path):
     assert caught.value.path == str(path)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("pickled", "name"),
     [
         (pickle.dumps(Evil(), 2), "posix.system"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
+from variants import in_one_test
 
 VALUES = np.arange(6 * 4 * 5, dtype="<i4").reshape(6, 4, 5)
 
@@ -48,7 +49,7 @@ def test_chunks_lie_in_other_files(target, tmp_path):
 OUTSIDE = ["../raw.bin", "/etc/passwd", "s3://bucket/raw.bin", "file:///etc/passwd", "http://127.0.0.1:1/x"]
 
 
-@pytest.mark.parametrize("target", OUTSIDE)
+@in_one_test("target", OUTSIDE)
 def test_nothing_outside_is_read(target, tmp_path):
     with (
         bp.open(references(tmp_path / "a.json", target), format="zarr") as data,
@@ -90,7 +91,7 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("lie", LIES, ids=str)
+@in_one_test("lie", LIES)
 def test_damaged_references(lie, tmp_path):
     path = references(tmp_path / "a.json", **{"x/0.0.0": lie})
     with (

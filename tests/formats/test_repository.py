@@ -11,6 +11,7 @@ import pytest
 
 import batchplant as bp
 from hub import REPOSITORY, hub_server
+from variants import in_one_test
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("yaml")
@@ -95,9 +96,7 @@ def test_cards_that_are_hostile(files: str, tmp_path: Path) -> None:
         bp.open(path)
 
 
-@pytest.mark.parametrize(
-    "card", ["", "---\n---\n", "---\nconfigs: 3\n---\n", "no front matter", "---\nconfigs:\n"]
-)
+@in_one_test("card", ["", "---\n---\n", "---\nconfigs: 3\n---\n", "no front matter", "---\nconfigs:\n"])
 def test_folders_without_such_a_card_open_as_before(card: str, tmp_path: Path) -> None:
     path = make(tmp_path / "set", card)
     with warnings.catch_warnings():

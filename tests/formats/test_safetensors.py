@@ -14,6 +14,7 @@ from batchplant.testing import ModelSuite
 from batchplant.testing.cases import memory_bounded
 from batchplant.testing.suite import tensor
 from repository import GOLDEN
+from variants import in_one_test
 
 DTYPES = [name for name in ours.NAMES if "float6" not in name and name != "float4_e2m1fn"]
 
@@ -145,7 +146,7 @@ def test_a_model_in_several_files(tmp_path):
         bp.open(index)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     ["{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "../b"}}', "{}", "",
      '{"weight_map": {"a": "/etc/passwd"}}', '{"weight_map": {"a": ""}}', "[" * 100_000,
@@ -160,7 +161,7 @@ def test_an_index_that_is_none(text, tmp_path):
 FOUR = b"\0" * 4
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("header", "data", "reason"),
     [
         (said(a=("F32", [1], [0, 4])), FOUR + b"x", "the tensors end here"),
@@ -197,7 +198,7 @@ def test_headers_that_lie(header, data, reason, tmp_path):
     assert caught.value.path is not None
 
 
-@pytest.mark.parametrize("size", [0, 2**20, 100_000_001, 2**63, 2**64 - 1])
+@in_one_test("size", [0, 2**20, 100_000_001, 2**63, 2**64 - 1])
 def test_a_header_that_is_not_as_long_as_it_says(size, tmp_path):
     path = tmp_path / "a.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + b"{}")

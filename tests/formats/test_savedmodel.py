@@ -18,6 +18,7 @@ from batchplant.codecs.protobuf import block, number, varint
 from batchplant.formats.savedmodel import MAGIC, masked, read_table
 from batchplant.testing.cases import cells, cuts, flip, flips, memory_bounded, survive
 from batchplant.testing.suite import read_in_other_process
+from variants import in_one_test
 
 GOLDEN = repository.GOLDEN / "models"
 MODEL = GOLDEN / "saved_model"
@@ -254,7 +255,7 @@ def test_any_keys(pairs, size):
     assert read_table(memoryview(table(*blocks))) == dict(ordered)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("result", "message"),
     [
         (table([(b"b", b""), (b"a", b"")]), "in no order"),
@@ -296,7 +297,7 @@ def test_keys_that_grow_without_bound():
 # -- checkpoints that lie ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("how", "message"),
     [
         ({"start": 60}, "the file ends at 64"),

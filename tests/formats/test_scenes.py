@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from variants import first
+from variants import first, in_one_test
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")
@@ -261,7 +261,7 @@ ZOO = [
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("options", ZOO, ids=lambda options: f"{options['dtype']} {options.get('compress')}")
+@in_one_test("options", ZOO)
 def test_values_are_those_of_rasterio(options, tmp_path):
     rasterio = pytest.importorskip("rasterio")
     count, dtype, nodata = options["count"], options["dtype"], options.get("nodata")
@@ -537,8 +537,8 @@ LIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("compression", [None, "zlib", "jpeg"])
+@in_one_test("lie", LIES)
+@in_one_test("compression", [None, "zlib", "jpeg"])
 def test_lies_are_damage(lie, compression, tmp_path):
     tag, change = LIES[lie]
     values = RNG.integers(0, 255, (100, 100, 3)).astype("u1")

@@ -20,6 +20,7 @@ from batchplant._native import crc32c
 from batchplant.codecs.media import image
 from batchplant.data.keys import same_cells
 from batchplant.testing import FormatSuite
+from variants import in_one_test
 
 CLASS = "tensorflow_datasets.core.features."
 
@@ -261,7 +262,7 @@ def test_steps_become_a_dataset_of_lerobot(tmp_path: Path) -> None:
         assert all(left == right for left, right in pairs), name
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "change",
     [
         {"splits": [{"name": "train", "shardLengths": ["7", "10"]}]},
@@ -450,7 +451,7 @@ def test_a_conversion_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> Non
         assert file.read_bytes() == (stopped / file.name).read_bytes()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kinds", "options"),
     [
         ({"a": bp.Int(), "a.b": bp.Int()}, {}),

@@ -12,6 +12,7 @@ import pytest
 import batchplant as bp
 import repository
 from batchplant.testing.cases import cuts, flips, memory_bounded, survive
+from variants import in_one_test
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")
@@ -36,7 +37,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@in_one_test("layout", LAYOUTS)
 def test_a_stack_of_pages(layout, tmp_path):
     path = written(tmp_path / "a.tif", STACK, **LAYOUTS[layout])
     with bp.open(path) as data:
@@ -279,7 +280,7 @@ def test_slices_of_ndpi(tmp_path):
                 pass
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "more",
     [
         {65426: (4, 2**30, 8)},
@@ -288,7 +289,6 @@ def test_slices_of_ndpi(tmp_path):
         {256: (4, 1, 2**30)},
         {273: (4, 1, 0)},
     ],
-    ids=str,
 )
 def test_lies_about_slices(more, tmp_path):
     path = ndpi(tmp_path / "a.ndpi", [COLOURS.repeat(4, 1)[:, :256].copy()], more=more)

@@ -16,6 +16,7 @@ from batchplant.loading.packing import Pack
 from batchplant.testing import FormatSuite
 from repository import GOLDEN
 from servers import Bucket
+from variants import in_one_test
 
 TOKENS = {"tokens": bp.Tensor("uint16", (None,))}
 
@@ -94,7 +95,7 @@ def test_a_npy_without_the_format_is_numbers(tmp_path: Path) -> None:
     assert list(bp.open(tmp_path / "a.npy").schema) == ["data"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("options", "message"),
     [
         ({}, "dtype='uint16'"),

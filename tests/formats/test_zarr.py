@@ -20,7 +20,7 @@ from batchplant.schema.columns import Columns, Ragged
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import EXAMPLE_FIELDS, all_cases, check_samples, jpeg, memory_bounded
 from repository import GOLDEN
-from variants import first
+from variants import first, in_one_test
 
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
@@ -223,7 +223,7 @@ def test_zarr_python_reads_what_we_write(options, tmp_path):
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("options", [{}, *OPTIONS], ids=str)
+@in_one_test("options", [{}, *OPTIONS])
 def test_tensorstore_reads_what_we_write(options, tmp_path):
     tensorstore = pytest.importorskip("tensorstore")
     schema = {"x": bp.Tensor("float32", (3,)), "n": bp.Int("uint16")}
@@ -388,9 +388,7 @@ def test_arrays_of_differing_length_have_to_be_chosen(tmp_path):
         bp.open(tmp_path / "a.zarr", fields=["z"])
 
 
-@pytest.mark.parametrize(
-    "name", ["a/b", "..", ".hidden", "0", "zarr.json", "c", "x" * 300, "a\\b", "__x", "a:b"]
-)
+@in_one_test("name", ["a/b", "..", ".hidden", "0", "zarr.json", "c", "x" * 300, "a\\b", "__x", "a:b"])
 def test_names_that_are_no_paths(name, tmp_path):
     schema = {name: bp.Int(), "t": bp.Text(), "field-1": bp.Int()}
     samples = [{name: n, "t": str(n), "field-1": -n} for n in range(3)]
@@ -533,7 +531,7 @@ LIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("document", LIES, ids=range(len(LIES)))
+@in_one_test("document", LIES)
 def test_metadata_that_lies(document, tmp_path):
     top = tmp_path / "a.zarr"
     (top / "c").mkdir(parents=True)
@@ -558,7 +556,7 @@ def test_a_pickle_is_not_loaded(tmp_path):
         bp.open(top)
 
 
-@pytest.mark.parametrize("name", ["../out", "/etc", "a/../../out", "", "a//b", "a\0b"])
+@in_one_test("name", ["../out", "/etc", "a/../../out", "", "a//b", "a\0b"])
 def test_names_in_the_metadata_stay_inside(name, tmp_path):
     outside = write(tmp_path / "out", {"n": bp.Int()}, [{"n": 1}], format="zarr")
     inner = json.loads((outside / "n" / "zarr.json").read_text())
@@ -590,8 +588,8 @@ def packed(kind, claim):
     return struct.pack("<I", claim % 2**32) + bytes(8)
 
 
-@pytest.mark.parametrize("kind", ["zstd", "blosc", "lz4"])
-@pytest.mark.parametrize("claim", [17, 2**31, 2**40 + 16, 2**63])
+@in_one_test("kind", ["zstd", "blosc", "lz4"])
+@in_one_test("claim", [17, 2**31, 2**40 + 16, 2**63])
 def test_a_chunk_that_lies_about_its_size_takes_no_memory(kind, claim, tmp_path):
     top = tmp_path / "a.zarr"
     top.mkdir()
@@ -682,8 +680,8 @@ RETYPED = {
 }
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("case", RETYPED)
+@in_one_test("version", [2, 3])
+@in_one_test("case", RETYPED)
 def test_filters_that_change_the_dtype(case, version, tmp_path):
     values, filters = RETYPED[case]
     values = values.reshape(8, 3)

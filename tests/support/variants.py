@@ -1,7 +1,12 @@
-"""Parameters of tests that only the thorough run, ``make test-all``, tries."""
+"""Parameters of tests: those that only ``make test-all`` tries, and many small ones in one test."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,3 +35,33 @@ def first(number: int, values: Any) -> list[Any]:
     """Leave only the first parameters to ``make test``."""
     values = list(values)
     return [*values[:number], *exhaustive(*values[number:])]
+
+
+def in_one_test(names: str | Sequence[str], values: Iterable[Any]) -> Callable[[Any], Any]:
+    """Like ``pytest.mark.parametrize``, but as one test, for an item of pytest costs more than a small case.
+
+    Each case has a folder of its own below tmp_path, and what fails names its case.
+    """
+    keys = [names] if isinstance(names, str) else list(names)
+    cases = [dict(zip(keys, [value] if len(keys) == 1 else value, strict=True)) for value in values]
+
+    def decorate(test: Any) -> Any:
+        @functools.wraps(test)
+        def run(**fixtures: Any) -> None:
+            with tempfile.TemporaryDirectory(dir=fixtures.get("tmp_path")) as parent:
+                for number, case in enumerate(cases):
+                    if "tmp_path" in fixtures:
+                        fixtures["tmp_path"] = Path(parent, str(number))
+                        fixtures["tmp_path"].mkdir()
+                    try:
+                        test(**fixtures, **case)
+                    except Exception as error:
+                        error.add_note(f"in the case {case!s:.300}")
+                        raise
+
+        signature = inspect.signature(test)
+        kept = [parameter for name, parameter in signature.parameters.items() if name not in keys]
+        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

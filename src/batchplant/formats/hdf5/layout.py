@@ -91,8 +91,10 @@ def _number(kind: Any) -> tuple[AnyDType, tuple[str, ...] | None]:
     numeric = h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID | h5py.h5t.TypeEnumID | h5py.h5t.TypeBitfieldID
     complexes = kind.get_class() not in (h5py.h5t.OPAQUE, h5py.h5t.REFERENCE) and _is_complex(kind)
     if not isinstance(kind, numeric) and not complexes:
-        names = ("REFERENCE", "OPAQUE", "TIME", "COMPOUND", "ARRAY", "VLEN", "STRING")
-        title = next((name.lower() for name in names if kind.get_class() == getattr(h5py.h5t, name)), "such")
+        classes = ("REFERENCE", "OPAQUE", "TIME", "COMPOUND", "ARRAY", "VLEN", "STRING")
+        title = next(
+            (name.lower() for name in classes if kind.get_class() == getattr(h5py.h5t, name)), "such"
+        )
         raise SchemaError(f"{title} values have no field kind")
     dtype = np.dtype(kind.dtype)
     strange = dtype.itemsize != kind.get_size() or dtype.kind not in "biufc"
