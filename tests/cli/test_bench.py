@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from batchplant.cli.bench import loader as bench_loader
 from batchplant.cli.bench import loader as loader_bench
 from batchplant.schema import Bytes
 from batchplant.storage.platform import LINUX
+from variants import exhaustive
 
 COUNT = 50
 
@@ -101,8 +103,13 @@ def test_loader_prints_what_was_measured(dataset: Path, capsys: pytest.CaptureFi
     assert not re.search(r"^3 ", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("pipeline", loader_bench.PIPELINES)
-@pytest.mark.parametrize("order", loader_bench.ORDERS)
+@pytest.mark.parametrize(
+    ("pipeline", "order"),
+    [
+        *zip(loader_bench.PIPELINES, loader_bench.ORDERS, strict=False),
+        *exhaustive(*itertools.product(loader_bench.PIPELINES, loader_bench.ORDERS)),
+    ],
+)
 def test_loader_json_adds_up(
     pipeline: str, order: str, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,7 +229,8 @@ def test_undecoded_images_are_the_stored_bytes(dataset: Path) -> None:
         ("--size 0", "size"),
         ("--fields label,nosuch", "nosuch"),
         ("--figure x.jpg", ".png, .svg"),
-        ("--device nosuch", ""),
+        # It imports PyTorch.
+        *exhaustive(("--device nosuch", "")),
     ],
 )
 def test_wrong_use(options: str, message: str, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

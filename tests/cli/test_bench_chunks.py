@@ -121,7 +121,18 @@ def test_what_is_fetched_is_counted(
 
 def test_text(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("obstore")
-    argv = ["bench", "chunks", str(dataset), *QUICK, "--formats", "webdataset", "--limit", "64"]
+    argv = [
+        "bench",
+        "chunks",
+        str(dataset),
+        *QUICK,
+        "--formats",
+        "webdataset",
+        "--limit",
+        "64",
+        "--sizes",
+        "20kB,40kB",
+    ]
     assert main([*argv, "--scratch", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "64 samples of 512" in text

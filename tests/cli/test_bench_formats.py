@@ -87,12 +87,11 @@ def test_all_that_is_asked_for_is_made(table: str, place: Path, capsys: pytest.C
 
 def test_workers_of_an_engine_measure(table: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     how = [*TINY, "--scratch", str(place), "--json", "--engine", "processes"]
-    assert main(["bench", "formats", table, "--formats", "csv,parquet", *how]) == 0
+    assert main(["bench", "formats", table, "--formats", "csv", *how]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert {row["label"] for row in answer["formats"]} == {"csv", "parquet"}
     assert {row["machine"] for row in answer["formats"]} == {answer["machine"]}
     assert answer["machine"].startswith(f"{platform.node()}: ")
-    assert [row["samples"] for row in answer["formats"]] == [N, N]
+    assert [(row["label"], row["samples"]) for row in answer["formats"]] == [("csv", N)]
     # One at a time, unless more workers are asked for.
     assert not any(comparison.NOT_ALONE in row["remarks"] for row in answer["formats"])
     assert os.listdir(place) == []
@@ -147,7 +146,7 @@ def test_a_narrow_terminal_cuts_no_number(
 
 
 @pytest.mark.parametrize(
-    ("by", "count"), [("warm", 0), ("warm", 12), *exhaustive(*((by, 2) for by in formats.SPEEDS))]
+    ("by", "count"), [("warm", 0), ("warm", 6), *exhaustive(*((by, 2) for by in formats.SPEEDS))]
 )
 def test_a_figure_of_any_number_of_formats(by: str, count: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -63,6 +64,7 @@ from batchplant.tools.advise.trial import (
 from batchplant.tools.measure import Measurement, choice
 from batchplant.tools.measure.timing import busy
 from repository import ROOT
+from variants import exhaustive
 
 if TYPE_CHECKING:
     from servers import Bucket
@@ -179,24 +181,21 @@ CASES: dict[str, tuple[Case, Case, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rule(name: str) -> None:
-    rule = RULES[name]
-    assert rule.sentence.endswith(".")
-    if name == "no-code":
-        assert rule.look(case()).requirements
-        return
-    applies, not_here, settings = CASES[name]
-    seen = rule.look(applies)
-    assert seen.applies
-    assert seen.message
-    assert dict(seen.settings) == settings
-    assert seen.settings or seen.requirements or seen.is_warning
-    other = rule.look(not_here)
-    assert not other.applies
-    assert other.message
-    assert not other.settings
-    assert not other.requirements
+def test_rules() -> None:
+    for name, rule in RULES.items():
+        assert rule.sentence.endswith("."), name
+        if name == "no-code":
+            assert rule.look(case()).requirements
+            continue
+        applies, not_here, settings = CASES[name]
+        seen = rule.look(applies)
+        assert (seen.applies, bool(seen.message)) == (True, True), name
+        assert dict(seen.settings) == settings, name
+        assert seen.settings or seen.requirements or seen.is_warning, name
+        other = rule.look(not_here)
+        assert (other.applies, bool(other.message)) == (False, True), name
+        assert not other.settings, name
+        assert not other.requirements, name
 
 
 # What each asks for, and a format that has it and one that has not.
@@ -223,13 +222,13 @@ MUSTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUSTS)
-def test_what_a_rule_asks_of_a_format(name: str) -> None:
-    where = case() if name == "no-code" else CASES[name][0]
-    requirements = RULES[name].look(where).requirements
-    good, bad = map(get_format, MUSTS[name])
-    assert all(requirement.is_met(good) for requirement in requirements)
-    assert not all(requirement.is_met(bad) for requirement in requirements)
+def test_what_a_rule_asks_of_a_format() -> None:
+    for name, formats in MUSTS.items():
+        where = case() if name == "no-code" else CASES[name][0]
+        requirements = RULES[name].look(where).requirements
+        good, bad = map(get_format, formats)
+        assert all(requirement.is_met(good) for requirement in requirements), name
+        assert not all(requirement.is_met(bad) for requirement in requirements), name
 
 
 def test_every_question_has_a_rule_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -963,8 +962,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("goal", ["train", "archive"])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    ("name", "goal"),
+    [
+        *((name, "train") for name in WAYS),
+        ("shards", "archive"),
+        *exhaustive(*((name, "archive") for name in WAYS)),
+    ],
+)
 def test_commands_run_as_they_are_printed(
     name: str, goal: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1152,12 +1157,11 @@ def test_predictions_are_given_as_data() -> None:
     assert dataclasses.asdict(prediction)["needed"] is None
 
 
-@pytest.mark.parametrize("kind", SUITED)
-@pytest.mark.parametrize("goal", GOALS)
-def test_preferences_are_those_of_known_formats_and_tell_all_of_them_apart(kind: str, goal: str) -> None:
+def test_preferences_are_those_of_known_formats_and_tell_all_of_them_apart() -> None:
     known = all_formats()
-    assert set(SUITED[kind]) <= set(known)
-    assert len({preference(name, kind, goal) for name in known}) == len(known)
-    if goal == "analyse":
-        first = sorted(known, key=lambda name: preference(name, kind, goal))
-        assert first[:2] == ["parquet", "arrow"]
+    for kind, goal in itertools.product(SUITED, GOALS):
+        assert set(SUITED[kind]) <= set(known), kind
+        assert len({preference(name, kind, goal) for name in known}) == len(known), (kind, goal)
+        if goal == "analyse":
+            first = sorted(known, key=lambda name: preference(name, kind, goal))
+            assert first[:2] == ["parquet", "arrow"], kind

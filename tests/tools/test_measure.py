@@ -28,11 +28,12 @@ from batchplant.formats.registry import all_formats, find
 from batchplant.storage import platform
 from batchplant.tools import measure
 from batchplant.tools.measure import Candidate, Measurement, choice, figures, harness, pareto, timing
+from variants import exhaustive
 
 N = 48
 ALWAYS = ("samples", "data", "bytes", "files", "write_seconds", "write_rate", "open_seconds", "memory")
 RATES = ("sequential_mb_s", "sequential_rate", "random_rate", "epoch_cold", "epoch_warm")
-QUICK: dict[str, Any] = {"seconds": 0.1, "rounds": 2, "size": 16, "sample": N}
+QUICK: dict[str, Any] = {"seconds": 0.1, "rounds": 1, "size": 16, "sample": N}
 
 
 def jpeg(seed: int, height: int = 20) -> bytes:
@@ -432,7 +433,7 @@ def test_every_row_is_complete_and_a_failure_is_a_row(
     names = ["webdataset", "npz:shard_samples=20", "npy", *odd_formats]
     with bp.open(dataset) as reader:
         rows = measure.formats(
-            reader, names, scratch=place, progress=lambda *item: seen.append(item), **QUICK
+            reader, names, scratch=place, progress=lambda *item: seen.append(item), **{**QUICK, "rounds": 2}
         )
         data = harness.size_of(reader.read(range(N)))
     assert [row.label for row in rows] == names
@@ -485,7 +486,7 @@ def test_what_the_loader_cannot_do_is_a_remark(place: str, tmp_path: Path) -> No
     assert result.remarks[0].startswith("no epoch: ")
 
 
-@pytest.mark.parametrize("moment", ["taking", "writing", "round"])
+@pytest.mark.parametrize("moment", ["round", *exhaustive("taking", "writing")])
 def test_an_interrupt_leaves_nothing(dataset: str, place: str, moment: str) -> None:
     def stop(done: int, total: int, what: str) -> None:
         if what.startswith(moment):

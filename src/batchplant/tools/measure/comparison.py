@@ -345,6 +345,7 @@ class _Process:
     def __init__(self, function: Callable[[Call], object], log: Path) -> None:
         self._function, self._log = function, log
         self._worker: Worker | None = None
+        self._is_busy = False
 
     def ask(self, *arguments: object, patience: float | None) -> Any:
         """Call the function in the process; WorkerError where that fails, dies or takes too long."""
@@ -355,10 +356,12 @@ class _Process:
                 environment = {WORK: str(self._log.parent / "uploads"), "PYTHONSAFEPATH": "1"}
                 self._worker = Worker(pickle.dumps(self._function), log, **environment)
         self._worker.submit(arguments)
+        self._is_busy = True
         if patience is not None and not self._worker.connection.poll(patience):
             self.end()
             raise WorkerError(f"it took more than {patience:,.0f} s")
         value = self._worker.result()
+        self._is_busy = False
         if not isinstance(value, Exception):
             return value
         if not self._worker.alive:
@@ -369,8 +372,9 @@ class _Process:
         raise value
 
     def end(self) -> None:
+        """End the process; one that is writing gets a moment to take back what it sent to a server."""
         if self._worker is not None:
-            self._worker.end(EXIT_SECONDS)
+            self._worker.end(EXIT_SECONDS if self._is_busy else 0.0)
         self._worker = None
 
 
