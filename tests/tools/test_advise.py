@@ -58,7 +58,6 @@ from batchplant.tools.advise.trial import (
     run_trials,
     storage_option,
     trial_result,
-    trial_rows,
     with_raw_images,
 )
 from batchplant.tools.measure import Measurement, choice
@@ -338,14 +337,6 @@ def test_compressed_shards_and_large_blocks_are_seen(tmp_path: Path) -> None:
     # A slow conversion saves its state now and then, which ends a row group.
     assert 0 < result.block_rows <= 100
     assert result.block_bytes == 8 * result.block_rows
-
-
-def test_pilot_rows_are_runs_over_the_whole() -> None:
-    assert trial_rows(5, 10).tolist() == [0, 1, 2, 3, 4]
-    rows = trial_rows(1000, 80)
-    assert len(rows) == 80
-    assert (rows[0], rows[-1]) == (0, 999)
-    assert np.count_nonzero(np.diff(rows) == 1) == 72
 
 
 # -- the machine ---------------------------------------------------------------------------------------

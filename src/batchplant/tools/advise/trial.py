@@ -20,11 +20,11 @@ from ...formats.base.options import own_options
 from ...formats.registry import get_format
 from ...formats.registry import open as open_reader
 from ...schema import Audio, Image, Schema, Tensor, Video
-from ...schema.columns import I64, Columns
+from ...schema.columns import Columns
 from ...storage.limits import human_size
 from .. import Document
 from ..measure import Candidate, timing
-from ..measure.harness import QUICK_SAMPLES, Harness, Stored, size_of
+from ..measure.harness import QUICK_SAMPLES, Harness, Stored, size_of, spread_rows
 from ..measure.serving import serving
 from .case import Answers, Case, Machine
 from .facts import Facts
@@ -138,8 +138,6 @@ def _compression(
 TRIAL_BYTES, SCAN_TRIAL_BYTES = 12 << 20, 32 << 20
 SCAN_TRIAL_SAMPLES = 4 * QUICK_SAMPLES
 MIN_TRIAL_SAMPLES = 8
-# Runs of neighbours, spread over the dataset: neighbours compress well together.
-TRIAL_RUNS = 8
 # A complete epoch over the network, unless it takes longer.
 REMOTE_EPOCH_SECONDS = 0.5
 # Samples of the first conversion, which shows the fixed cost of a conversion.
@@ -150,19 +148,10 @@ def load_samples(reader: Reader, facts: Facts, *, scanned: bool = False) -> tupl
     """Read the samples of the trials into memory; return them with the seconds that reading one took."""
     total, most = (SCAN_TRIAL_BYTES, SCAN_TRIAL_SAMPLES) if scanned else (TRIAL_BYTES, QUICK_SAMPLES)
     count = int(np.clip(total / max(facts.sample_bytes, 1), MIN_TRIAL_SAMPLES, most))
-    rows = trial_rows(len(reader), count)
+    rows = spread_rows(len(reader), count)
     began = time.perf_counter()
     columns = reader.read(rows)
     return columns, (time.perf_counter() - began) / max(len(rows), 1)
-
-
-def trial_rows(samples: int, count: int) -> I64:
-    """Return ``count`` samples in runs of neighbours; all samples where there are no more."""
-    if samples <= count:
-        return np.arange(samples)
-    run_length = max(1, count // TRIAL_RUNS)
-    starts = np.linspace(0, samples - run_length, TRIAL_RUNS).astype(np.int64)
-    return np.unique((starts[:, None] + np.arange(run_length)).ravel())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -304,10 +293,11 @@ class TrialBench:
     def measure(self, trial: Trial, seconds: float) -> Trial:
         """Time an epoch through the Loader, or scans of the column, for about so many seconds."""
         option, harness = trial.option, self._harness
+        seconds *= BUSY_PATIENCE if harness.busy else 1
         reader, stored = self._readers[option.label], self._stored.get(option.label)
         # Images may be smaller in all but the unchanged dataset, of which a trial reads as many samples.
         sample_bytes = self.facts.sample_bytes if option.unchanged else self.sample_bytes
-        indices = trial_rows(len(reader), self.samples) if option.unchanged else None
+        indices = spread_rows(len(reader), self.samples) if option.unchanged else None
         if self.column is not None:
             rate, _ = harness.scan_rates(
                 reader, sample_bytes=sample_bytes, seconds=seconds, field=self.column
@@ -440,6 +430,8 @@ ALWAYS_TRIED = 3
 SKETCH_BYTES = 1 << 20
 # Limit of a conversion for a trial; it converts fewer samples if need be.
 WRITE_SECONDS = 1.0
+# Trials and their rounds take so many times longer on a busy machine: threads wait most of the time.
+BUSY_PATIENCE = 4.0
 # Share of the time for the first, short trials of all formats.
 SKETCH_SHARE = 0.6
 # A format that takes more than so many times the bytes of the cells and of the dataset is stopped.
@@ -690,6 +682,7 @@ def run_trials(
         order = GOAL_ORDERS.get(case.goal, "random")
         epochs = timing.EpochSettings(case.answers.batch_size, order=order, size=case.size)
         busy = timing.busy() is not None
+        seconds *= BUSY_PATIENCE if busy else 1
         bench = make_bench(columns, facts, folder, epochs, column=column, url=url, busy=busy)
         stack.callback(bench.close)
         encode_seconds, options = _with_encoded_images(bench, options)

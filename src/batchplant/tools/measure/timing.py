@@ -154,7 +154,9 @@ class EpochTiming:
         They stretch the time by as much as our threads wait for a core, but the threads of all cores cannot
         be faster than the CPU time that samples take.
         """
-        return min(self.rate / self.core_share, cpu_count() * self.samples / max(self.cpu_seconds, 1e-6))
+        return min(
+            self.rate_with_start / self.core_share, cpu_count() * self.samples / max(self.cpu_seconds, 1e-6)
+        )
 
 
 def quick_epoch(
