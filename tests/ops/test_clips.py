@@ -154,6 +154,23 @@ def test_videos_of_any_size_are_decoded_to_the_crop(films):
             assert np.array_equal(result[sample, number], want[0, :, ::-1] if flip else want[0])
 
 
+def test_memory_of_clips_is_reused_when_nobody_holds_them(films):
+    pipelines = {"video": [DecodeVideo(4, at="start"), ops.Resize((16, 24))]}
+    with closing(bp.Loader(films, 1, pipelines=pipelines, indices=[0, 1, 2] * 10)) as loader:
+        batches = [batch["video"] for batch in loader]
+        held = {sample: batches[sample].copy() for sample in range(3)}
+        frame = batches[3][0, 1]
+        del batches[3:]
+        addresses = []
+        for number, batch in enumerate(loader):
+            assert np.array_equal(batch["video"], held[number % 3])
+            addresses.append(batch["video"].__array_interface__["data"][0])
+    # Views keep the memory of their batch, too.
+    assert np.array_equal(frame, held[0][0, 1])
+    assert all(np.array_equal(batch, held[sample]) for sample, batch in enumerate(batches))
+    assert len(set(addresses)) < len(addresses)
+
+
 def test_what_follows_the_crop_runs_on_clips(films):
     pipeline = [
         DecodeVideo(4, stride=2), ops.Resize(shorter=24), ops.CenterCrop(20), ops.ColorJitter(0.4),

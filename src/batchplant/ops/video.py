@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import math
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from .. import _native
 from ..codecs.media.video import index_of
 from ..codecs.media.video.frames import check_clip, each_frame, read_frames
 from ..errors import DataError, DecodeError, OptionError
@@ -19,10 +24,43 @@ from .crops import CenterCrop, pair_of
 from .cutting import Cuts, Cutting, cuts_of, part, resample
 from .geometry import Motion
 
+# Returns memory for an array of bytes of this shape.
+Allocate = Callable[[tuple[int, ...]], U8]
+
 PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
 # Frames of a clip that are resampled at a time: large, because every call synchronizes threads.
 MAX_RESAMPLED_BYTES = 1 << 25
+# Batches whose memory waits for the next: new memory costs a page fault for every 4 KiB.
+MAX_FREE_BATCHES = 2
+
+
+class _BatchMemory:
+    """Memory for the clips of a batch, from the time when the size of one is known.
+
+    ``free``: memory of earlier batches that nobody holds any more; it returns there by itself.
+    """
+
+    def __init__(self, count: int, free: list[U8]) -> None:
+        self._count, self._free = count, free
+        self._lock = threading.Lock()
+        self.clips: U8 | None = None
+
+    def take(self, row: int, shape: tuple[int, ...]) -> U8:
+        """Return the memory of a clip; one whose shape differs from the first gets its own."""
+        with self._lock:
+            if self.clips is None:
+                self.clips = self._allocate((self._count, *shape))
+        return self.clips[row] if shape == self.clips.shape[1:] else np.empty(shape, dtype=np.uint8)
+
+    def _allocate(self, shape: tuple[int, ...]) -> U8:
+        size, memory = math.prod(shape), None
+        with contextlib.suppress(IndexError):
+            while memory is None or memory.size != size:
+                memory = self._free.pop()
+        if memory is None or memory.size != size:
+            memory = np.empty(size, dtype=np.uint8)
+        return _native.lend(memory, self._free, MAX_FREE_BATCHES).reshape(shape)
 
 
 class DecodeVideo(CellOp):
@@ -59,6 +97,7 @@ class DecodeVideo(CellOp):
         self.share = share
         # What cuts the frames, in order, and the names of their draws.
         self._cuts: tuple[tuple[Cutting, str], ...] = ()
+        self._free: list[U8] = []
         if self.frames < 1 or self.stride < 1:
             raise OptionError(f"frames and stride are from 1 on, not {frames} and {stride}")
         if self.segments < 1 or self.frames % self.segments:
@@ -72,6 +111,17 @@ class DecodeVideo(CellOp):
 
     def __repr__(self) -> str:
         return ", ".join([super().__repr__(), *(repr(op) for op, _ in self._cuts)])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_free": []}
+
+    def for_loader(self) -> DecodeVideo:
+        decoder = copy.copy(self)
+        decoder._free = []
+        return decoder
+
+    def close(self) -> None:
+        self._free.clear()
 
     def then(self, op: Op, key: str) -> DecodeVideo | None:
         """Return this decoder with the op applied to frames as they are read; None if it cannot be."""
@@ -104,10 +154,13 @@ class DecodeVideo(CellOp):
         places = draws.uniform(0, 1, self.segments)
         jitter = np.rint(draws.uniform(-self.jitter - 0.5, self.jitter + 0.5, self.frames)).astype(np.int64)
         failed: dict[int, DataError] = {}
+        memory = _BatchMemory(len(ids), self._free)
 
         def decode_clip(row: int) -> U8 | None:
+            allocate = functools.partial(memory.take, row)
+            drawn = draws.part(slice(row, row + 1))
             try:
-                return self._clip(batch[row], places[row], jitter[row], draws.part(slice(row, row + 1)))
+                return self._clip(batch[row], places[row], jitter[row], drawn, allocate)
             except DataError as error:
                 failed[row] = error
                 return None
@@ -131,17 +184,18 @@ class DecodeVideo(CellOp):
             height, width = sizes_made[-1] if sizes_made else self.size or (0, 0)
             shape = (3, height, width) if self.channels_first else (height, width, 3)
             return np.empty((0, self.frames, *shape), dtype=np.uint8)
-        clips_array = np.stack(good)
-        return np.ascontiguousarray(np.moveaxis(clips_array, -1, 2)) if self.channels_first else clips_array
+        stacked = memory.clips
+        assert stacked is not None
+        return np.ascontiguousarray(np.moveaxis(stacked, -1, 2)) if self.channels_first else stacked
 
-    def _clip(self, cell: U8 | None, places: AnyArray, jitter: I64, draws: Draws) -> U8:
+    def _clip(self, cell: U8 | None, places: AnyArray, jitter: I64, draws: Draws, allocate: Allocate) -> U8:
         if cell is None:
             raise DecodeError("the video is missing")
         data = np.ascontiguousarray(cell).data
         index = index_of(data)
         numbers = self._numbers(len(index.times), places, jitter)
         if not self._cuts:
-            return read_frames(data, index, numbers, size=self.size, upright=self.upright)
+            return read_frames(data, index, numbers, size=self.size, upright=self.upright, allocate=allocate)
         out: U8 = np.empty((0, 0, 0, 3), dtype=np.uint8)
         cuts: Cuts | None = None
         waiting: list[tuple[I64, U8]] = []
@@ -150,7 +204,7 @@ class DecodeVideo(CellOp):
                 cuts = self._cut(image, draws)
                 size = cuts.sizes[0].tolist()
                 check_clip(len(numbers), *size)
-                out = np.empty((len(numbers), *size, 3), dtype=np.uint8)
+                out = allocate((len(numbers), *size, 3))
             waiting.append((frame_numbers, np.array(image)))
             if len(waiting) * image.nbytes > MAX_RESAMPLED_BYTES:
                 self._resample(waiting, cuts, out)

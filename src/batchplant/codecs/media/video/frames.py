@@ -12,7 +12,7 @@ import collections
 import functools
 import itertools
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -72,16 +72,21 @@ def read_frames(
     *,
     size: int | Sequence[int] | None = None,
     upright: bool = False,
+    allocate: Callable[[tuple[int, ...]], U8] | None = None,
 ) -> U8:
-    """The frames of these numbers (checked), as (n, height, width, 3)."""
+    """Return the frames of these numbers (checked), as (n, height, width, 3).
+
+    ``allocate`` returns memory of a shape, once it is known.
+    """
     height, width = sized(size, index)
     check_clip(len(numbers), height, width)
-    out: U8 = np.empty((0, height, width, 3), dtype=np.uint8)
+    out: U8 | None = None
     for places, image in each_frame(data, index, numbers, size=size, upright=upright):
-        if not len(out):
-            out = np.empty((len(numbers), *image.shape), dtype=np.uint8)
+        if out is None:
+            shape = len(numbers), *image.shape
+            out = np.empty(shape, dtype=np.uint8) if allocate is None else allocate(shape)
         out[places] = image
-    return out
+    return np.empty((0, height, width, 3), dtype=np.uint8) if out is None else out
 
 
 class Frames(NamedTuple):
