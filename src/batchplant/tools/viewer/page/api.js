@@ -11,7 +11,7 @@ export class ApiError extends Error {
 export function address(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
-    if (Array.isArray(value)) for (const one of value) query.append(name, one);
+    if (Array.isArray(value)) for (const item of value) query.append(name, item);
     else if (value !== undefined && value !== null && value !== "" && value !== false) query.set(name, value === true ? "1" : value);
   }
   const text = query.toString();

@@ -19,7 +19,7 @@ export function ramp(name) {
   const stops = STOPS[name] ?? STOPS.sea;
   return Array.from({ length: 256 }, (_, at) => {
     const place = (at / 255) * (stops.length - 1), below = Math.min(Math.floor(place), stops.length - 2), part = place - below;
-    return stops[below].map((from, one) => Math.round(from + (stops[below + 1][one] - from) * part));
+    return stops[below].map((from, channel) => Math.round(from + (stops[below + 1][channel] - from) * part));
   });
 }
 

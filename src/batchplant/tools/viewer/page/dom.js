@@ -21,17 +21,17 @@ export function mark(letter, sign = null) {
 function marked(text, element) {
   if (!HIDDEN.test(text)) return text;
   if (element.namespaceURI !== "http://www.w3.org/1999/xhtml" || ONLY_TEXT.has(element.tagName)) return visible(text);
-  const found = [];
+  const parts = [];
   let after = 0;
   for (const { 0: letter, index } of text.matchAll(ALL_HIDDEN)) {
-    found.push(text.slice(after, index), mark(letter));
+    parts.push(text.slice(after, index), mark(letter));
     after = index + letter.length;
   }
-  return [...found, text.slice(after)];
+  return [...parts, text.slice(after)];
 }
 
-const shown = (children, element) => children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false)
-  .map((one) => (typeof one === "string" ? marked(one, element) : one)).flat();
+const shown = (children, element) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
+  .map((child) => (typeof child === "string" ? marked(child, element) : child)).flat();
 
 /** h("div.card", {title: "x", onclick: f, hidden: true}, child, "text", …): an element. */
 export function h(what, attributes = {}, ...children) {

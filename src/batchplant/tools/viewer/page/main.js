@@ -16,7 +16,7 @@ const PANELS = [
   { id: "overview", title: "Overview" },
   { id: "order", title: "Order", when: (dataset) => dataset.layout !== "model" },
   { id: "health", title: "Health" },
-  { id: "augment", title: "Augment", when: (dataset) => dataset.pipeline || dataset.fields.some((one) => one.shows === "image") },
+  { id: "augment", title: "Augment", when: (dataset) => dataset.pipeline || dataset.fields.some((field) => field.shows === "image") },
   { id: "live", title: "Live", when: (dataset) => dataset.live },
 ];
 
@@ -33,7 +33,7 @@ function panels() {
 }
 
 async function show(now) {
-  const panel = panels().find((one) => one.id === (now.tab ?? panels()[0].id)) ?? panels()[0];
+  const panel = panels().find((entry) => entry.id === (now.tab ?? panels()[0].id)) ?? panels()[0];
   for (const tab of document.querySelectorAll("[role=tab]")) {
     tab.setAttribute("aria-selected", String(tab.dataset.panel === panel.id));
   }

@@ -23,43 +23,43 @@ export function overlays() {
 
 /** How the boxes of a field are meant, as far as that is known: "xyxy", … */
 export async function formatOf(field) {
-  const found = (await overlays()).find((one) => one.field === field && one.draws === "boxes");
-  return found && meant(found).format;
+  const boxes = (await overlays()).find((overlay) => overlay.field === field && overlay.draws === "boxes");
+  return boxes && meant(boxes).format;
 }
 
 /** What people chose: FIELD → {off, format, relative}. In the address as FIELD~off or FIELD~format~relative, with ";" between. */
 function chosen() {
-  const found = {};
-  for (const one of (state.get().overlays ?? "").split(";").filter(Boolean)) {
-    const [field, first, second] = one.split("~");
+  const choices = {};
+  for (const part of (state.get().overlays ?? "").split(";").filter(Boolean)) {
+    const [field, first, second] = part.split("~");
     const name = decodeURIComponent(field);
-    found[name] = first === "off" ? { off: true } : { format: first in FORMATS ? first : undefined, relative: second === undefined ? undefined : second === "1" };
+    choices[name] = first === "off" ? { off: true } : { format: first in FORMATS ? first : undefined, relative: second === undefined ? undefined : second === "1" };
   }
-  return found;
+  return choices;
 }
 
 function choose(field, change) {
   const all = { ...chosen(), [field]: change };
-  const text = Object.entries(all).filter(([, one]) => one).map(([name, one]) => `${encodeURIComponent(name)}~${one.off ? "off" : `${one.format}~${one.relative ? 1 : 0}`}`).join(";");
+  const text = Object.entries(all).filter(([, choice]) => choice).map(([name, choice]) => `${encodeURIComponent(name)}~${choice.off ? "off" : `${choice.format}~${choice.relative ? 1 : 0}`}`).join(";");
   state.set({ overlays: text }, { replace: true });
-  for (const one of document.querySelectorAll(".overlay, .overlay-controls")) paints.get(one)?.();
+  for (const element of document.querySelectorAll(".overlay, .overlay-controls")) paints.get(element)?.();
 }
 
 /** How an overlay is drawn now: the guess, or what was chosen. */
-function meant(one, choice = chosen()[one.field] ?? {}) {
-  return { ...one, off: choice.off ?? false, format: choice.format ?? one.format, relative: choice.relative ?? one.relative };
+function meant(overlay, choice = chosen()[overlay.field] ?? {}) {
+  return { ...overlay, off: choice.off ?? false, format: choice.format ?? overlay.format, relative: choice.relative ?? overlay.relative };
 }
 
 /** What there is to draw of a sample, in the order of the overlays. Many that are asked for together are one request. */
 function shapes(sample) {
   if (drawn.has(sample)) return drawn.get(sample);
-  const found = new Promise((resolve) => {
+  const answer = new Promise((resolve) => {
     if (!pending) { pending = new Map(); setTimeout(flush, 20); }
     pending.set(sample, resolve);
   });
-  drawn.set(sample, found);
+  drawn.set(sample, answer);
   if (drawn.size > KEPT) drawn.delete(drawn.keys().next().value);
-  return found;
+  return answer;
 }
 
 async function flush() {
@@ -68,9 +68,9 @@ async function flush() {
   const samples = [...asked.keys()];
   for (let from = 0; from < samples.length; from += 200) {
     const part = samples.slice(from, from + 200);
-    let found = {};
-    try { found = await ask("drawn", { samples: part.join(",") }); } catch { for (const one of part) drawn.delete(one); }
-    for (const one of part) asked.get(one)(found[one] ?? []);
+    let drawnShapes = {};
+    try { drawnShapes = await ask("drawn", { samples: part.join(",") }); } catch { for (const number of part) drawn.delete(number); }
+    for (const number of part) asked.get(number)(drawnShapes[number] ?? []);
   }
 }
 
@@ -78,12 +78,12 @@ async function flush() {
 export function layer({ sample, field, width, height, labels = true, mask = 1024 }) {
   const box = h("div.overlay", { "aria-hidden": "true" });
   async function paint() {
-    const all = (await overlays()).map((one) => meant(one));
-    if (!all.some((one) => one.image === field && !one.off)) { put(box); return; }
-    const found = all.every((one) => one.draws === "mask") ? [] : await shapes(sample);
-    put(box, all.map((one, at) => (one.image !== field || one.off ? null : one.draws === "mask"
-      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(one.field)}`, { over: 1, max: mask }), alt: "" })
-      : shape(one, found[at] ?? {}, width, height, labels))));
+    const all = (await overlays()).map((overlay) => meant(overlay));
+    if (!all.some((overlay) => overlay.image === field && !overlay.off)) { put(box); return; }
+    const drawnShapes = all.every((overlay) => overlay.draws === "mask") ? [] : await shapes(sample);
+    put(box, all.map((overlay, at) => (overlay.image !== field || overlay.off ? null : overlay.draws === "mask"
+      ? h("img.over", { src: address(`mask/${sample}/${encodeURIComponent(overlay.field)}`, { over: 1, max: mask }), alt: "" })
+      : shape(overlay, drawnShapes[at] ?? {}, width, height, labels))));
   }
   paints.set(box, paint);
   paint();
@@ -99,15 +99,15 @@ export function corners([a, b, c, d], { format, relative }, width, height) {
 }
 
 /** Boxes, points and polygons over an image of this size: {format, relative} says how their numbers are meant. */
-export function shape(one, found, width, height, labels) {
-  const count = Math.max(...["boxes", "points", "polygons"].map((name) => found[name]?.length ?? 0));
+export function shape(overlay, drawnShapes, width, height, labels) {
+  const count = Math.max(...["boxes", "points", "polygons"].map((name) => drawnShapes[name]?.length ?? 0));
   const parts = [], names = [];
-  const [w, ht] = one.relative ? [width, height] : [1, 1];
+  const [w, ht] = overlay.relative ? [width, height] : [1, 1];
   for (let at = 0; at < count; at += 1) {
-    const label = found.labels?.[at], score = found.scores?.[at];
+    const label = drawnShapes.labels?.[at], score = drawnShapes.scores?.[at];
     const colour = ofLabel(label ?? (count > 1 ? at : 0));
-    const box = found.boxes?.[at] && corners(found.boxes[at], one, width, height);
-    for (const polygon of found.polygons?.[at] ?? []) {
+    const box = drawnShapes.boxes?.[at] && corners(drawnShapes.boxes[at], overlay, width, height);
+    for (const polygon of drawnShapes.polygons?.[at] ?? []) {
       const points = [];
       for (let corner = 0; corner + 1 < polygon.length; corner += 2) points.push(`${polygon[corner] * w},${polygon[corner + 1] * ht}`);
       parts.push(svg("polygon", { points: points.join(" "), style: { stroke: colour, fill: colour } }));
@@ -119,7 +119,7 @@ export function shape(one, found, width, height, labels) {
       const text = [label, typeof score === "number" ? score.toFixed(2) : null].filter((part) => part !== null && part !== undefined).join(" ");
       if (labels && text !== "") names.push(h("span.box-label", { style: { left: `${clamp((100 * x) / width)}%`, top: `${clamp((100 * y) / height)}%`, borderColor: colour } }, text));
     }
-    for (const [x, y, shown] of found.points?.[at] ?? []) {
+    for (const [x, y, shown] of drawnShapes.points?.[at] ?? []) {
       // A line of no length with round ends: a dot that keeps its size.
       if (shown) for (const kind of ["under", "dot"]) parts.push(svg(`path.${kind}.point`, { d: `M${x * w} ${y * ht}h0`, style: kind === "dot" ? { stroke: colour } : {} }));
     }
@@ -133,22 +133,22 @@ const clamp = (value) => Math.max(0, Math.min(96, value));
 export function controls(field = null) {
   const box = h("div.overlay-controls", { hidden: true });
   async function paint() {
-    const all = (await overlays()).filter((one) => field === null || one.image === field).map((one) => meant(one));
+    const all = (await overlays()).filter((overlay) => field === null || overlay.image === field).map((overlay) => meant(overlay));
     box.hidden = !all.length;
-    put(box, all.map((one) => control(one)));
+    put(box, all.map((overlay) => control(overlay)));
   }
   paints.set(box, paint);
   paint();
   return box;
 }
 
-function control(one) {
-  const on = h("input", { type: "checkbox", checked: !one.off, onchange: () => choose(one.field, on.checked ? null : { off: true }) });
+function control(overlay) {
+  const on = h("input", { type: "checkbox", checked: !overlay.off, onchange: () => choose(overlay.field, on.checked ? null : { off: true }) });
   const kept = () => ({ format: format.value, relative: relative.value === "1" });
-  const format = h("select", { "aria-label": `How the numbers of ${one.field} are meant`, onchange: () => choose(one.field, kept()) },
-    Object.entries(FORMATS).map(([value, text]) => h("option", { value, selected: value === one.format }, text)));
-  const relative = h("select", { "aria-label": `Unit of ${one.field}`, onchange: () => choose(one.field, kept()) },
-    [["0", "pixels"], ["1", "0 to 1"]].map(([value, text]) => h("option", { value, selected: (value === "1") === one.relative }, text)));
-  return h("span.overlay-control", { title: one.why ? `${one.field} ${one.why}` : null }, h("label", {}, on, ` ${one.field}`),
-    one.off ? null : [one.choices.includes("format") ? format : null, one.choices.includes("unit") ? relative : null]);
+  const format = h("select", { "aria-label": `How the numbers of ${overlay.field} are meant`, onchange: () => choose(overlay.field, kept()) },
+    Object.entries(FORMATS).map(([value, text]) => h("option", { value, selected: value === overlay.format }, text)));
+  const relative = h("select", { "aria-label": `Unit of ${overlay.field}`, onchange: () => choose(overlay.field, kept()) },
+    [["0", "pixels"], ["1", "0 to 1"]].map(([value, text]) => h("option", { value, selected: (value === "1") === overlay.relative }, text)));
+  return h("span.overlay-control", { title: overlay.why ? `${overlay.field} ${overlay.why}` : null }, h("label", {}, on, ` ${overlay.field}`),
+    overlay.off ? null : [overlay.choices.includes("format") ? format : null, overlay.choices.includes("unit") ? relative : null]);
 }

@@ -29,10 +29,10 @@ export function ticks(low, high, count = 4) {
   if (!(high > low)) return [low];
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 2.5, 5, 10].find((one) => one * power >= rough) ?? 10);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
-  return found;
+  const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+  const marks = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) marks.push(Number(at.toPrecision(12)));
+  return marks;
 }
 
 /** An element as wide as there is room; draw(width) gives what is in it. */
@@ -52,8 +52,8 @@ export function table(head, rows, summary = "As a table") {
   return h("details.plot-details", { ontoggle: (event) => {
     if (!event.target.open || inside.firstChild) return;
     inside.append(h("table", {},
-      h("thead", {}, h("tr", {}, head.map((one, at) => h(at ? "th.number" : "th", { scope: "col" }, one)))),
-      h("tbody", {}, rows.slice(0, 1000).map((row) => h("tr", {}, row.map((one, at) => h(at ? "td.number" : "td", {}, number(one))))))));
+      h("thead", {}, h("tr", {}, head.map((value, at) => h(at ? "th.number" : "th", { scope: "col" }, value)))),
+      h("tbody", {}, rows.slice(0, 1000).map((row) => h("tr", {}, row.map((value, at) => h(at ? "td.number" : "td", {}, number(value))))))));
   } }, h("summary", {}, summary), inside);
 }
 
@@ -63,15 +63,15 @@ export function legend(names, note = () => null, of = colour) {
 
 /** Values and how often they are there, one bar below the other. items: {label, value, pick, note, colour} */
 export function bars(items, { label, shown = 12, log = false, name = number } = {}) {
-  const most = items.reduce((found, one) => Math.max(found, one.value), 0);
+  const most = items.reduce((largest, item) => Math.max(largest, item.value), 0);
   const share = (value) => (!most ? 0 : log ? Math.log1p(value) / Math.log1p(most) : value / most);
-  const bar = (one) => {
+  const bar = (item) => {
     const inside = [
-      h(`span.bar-fill${one.colour === undefined ? "" : `.${colour(one.colour)}`}`, { "aria-hidden": "true", style: { width: `${(100 * share(one.value)).toFixed(2)}%` } }),
-      h("span.bar-label", { title: one.label }, h("bdi", {}, one.label)),
-      h("span.bar-value", {}, name(one.value), one.note ? h("span.dim", {}, ` ${one.note}`) : null),
+      h(`span.bar-fill${item.colour === undefined ? "" : `.${colour(item.colour)}`}`, { "aria-hidden": "true", style: { width: `${(100 * share(item.value)).toFixed(2)}%` } }),
+      h("span.bar-label", { title: item.label }, h("bdi", {}, item.label)),
+      h("span.bar-value", {}, name(item.value), item.note ? h("span.dim", {}, ` ${item.note}`) : null),
     ];
-    return h("li", {}, one.pick ? h("button.bar", { onclick: one.pick, title: one.title }, inside) : h("div.bar", {}, inside));
+    return h("li", {}, item.pick ? h("button.bar", { onclick: item.pick, title: item.title }, inside) : h("div.bar", {}, inside));
   };
   const list = h("ol.bars", { "aria-label": label }, items.slice(0, shown).map(bar));
   if (items.length <= shown) return list;
@@ -92,18 +92,18 @@ export function histogram({ edges, counts }, { label, pick, name = short, axis =
     const step = inner / counts.length;
     const bins = counts.map((count, at) => {
       const top = PAD.top + (floor - PAD.top) * (1 - tall(count));
-      const said = `${range(at)}: ${number(count)}`;
+      const label = `${range(at)}: ${number(count)}`;
       const parts = [
-        svg("title", {}, said),
+        svg("title", {}, label),
         svg("rect.hit", { x: PAD.left + at * step, y: PAD.top, width: step, height: floor - PAD.top }),
         svg("rect.c1", { x: PAD.left + at * step + 0.5, y: count ? Math.min(top, floor - 1) : floor, width: Math.max(step - 1, 0.5), height: count ? Math.max(floor - top, 1) : 0 }),
       ];
       if (!pick || !count) return svg("g", {}, parts);
-      return svg("g.pick", { role: "button", tabindex: "0", "aria-label": said, onclick: () => pick(at), onkeydown: pressed(() => pick(at)) }, parts);
+      return svg("g.pick", { role: "button", tabindex: "0", "aria-label": label, onclick: () => pick(at), onkeydown: pressed(() => pick(at)) }, parts);
     });
     const texts = edges.map(axis);
     // Long names leave room for the ends only.
-    const marks = Math.max(...texts.map((one) => one.length)) * 7 * 3 < inner ? [0, Math.floor(counts.length / 2), counts.length] : [0, counts.length];
+    const marks = Math.max(...texts.map((text) => text.length)) * 7 * 3 < inner ? [0, Math.floor(counts.length / 2), counts.length] : [0, counts.length];
     return svg("svg", { width, height, role: pick ? "group" : "img", "aria-label": label },
       axisY(most, floor, width, tall, log), bins,
       marks.map((at) => svg("text", { x: PAD.left + at * step, y: height - 10, "text-anchor": at === 0 ? "start" : at === counts.length ? "end" : "middle" }, texts[Math.min(at, edges.length - 1)])));
@@ -118,7 +118,7 @@ const pressed = (act) => (event) => {
 };
 
 function axisY(most, floor, width, tall, log) {
-  const at = log ? [most] : ticks(0, most, 3).filter((one) => one > 0);
+  const at = log ? [most] : ticks(0, most, 3).filter((mark) => mark > 0);
   return at.map((value) => {
     const y = PAD.top + (floor - PAD.top) * (1 - tall(value));
     return [
@@ -164,8 +164,8 @@ function extent(values, given) {
 /** Lines. series: {name, x, y} with arrays of numbers; a value that is not finite leaves a gap. pick(x) is called as a pointer
 moves along them; mark(x) of the returned element draws a line across. */
 export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xname, yname, height = 180, area = false, pick } = {}) {
-  const xs = extent(series.flatMap((one) => one.x), xrange);
-  const ys = extent(series.flatMap((one) => one.y), yrange);
+  const xs = extent(series.flatMap((line) => line.x), xrange);
+  const ys = extent(series.flatMap((line) => line.y), yrange);
   const cursor = svg("line.cursor");
   let view = null, marked = null;
   const place = () => {
@@ -179,16 +179,16 @@ export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xna
   };
   const chart = sized("lines", (width) => {
     view = frame(width, height, xs, ys, { xlabel, ylabel, xname, yname });
-    const drawn = series.map((one, at) => {
+    const drawn = series.map((line, at) => {
       let path = "";
       let pen = "M";
-      one.y.forEach((value, index) => {
+      line.y.forEach((value, index) => {
         if (!Number.isFinite(value)) { pen = "M"; return; }
-        path += `${pen}${view.x(one.x[index]).toFixed(1)} ${view.y(value).toFixed(1)}`;
+        path += `${pen}${view.x(line.x[index]).toFixed(1)} ${view.y(value).toFixed(1)}`;
         pen = "L";
       });
       return [
-        area && path && series.length === 1 && svg(`path.area.${colour(at)}`, { d: `${path}V${view.bottom}H${view.x(one.x[0]).toFixed(1)}Z` }),
+        area && path && series.length === 1 && svg(`path.area.${colour(at)}`, { d: `${path}V${view.bottom}H${view.x(line.x[0]).toFixed(1)}Z` }),
         svg(`path.line.${stroke(at)}`, { d: path || "M0 0" }),
       ];
     });
@@ -196,16 +196,16 @@ export function lines(series, { label, xlabel, ylabel, xrange, yrange = [0], xna
     const events = pick ? { onpointerdown: point, onpointermove: point } : {};
     return svg(pick ? "svg.picks" : "svg", { width, height, role: "img", "aria-label": label, ...events }, view.parts, drawn, cursor);
   });
-  const element = series.length > 1 ? h("div", {}, chart, legend(series.map((one) => one.name), undefined, stroke)) : chart;
+  const element = series.length > 1 ? h("div", {}, chart, legend(series.map((line) => line.name), undefined, stroke)) : chart;
   return Object.assign(element, { mark: (x) => { marked = x; place(); } });
 }
 
 /** Points. groups: {name, points: [[x, y, weight, what]]}; pick(what) is called with the nearest one on a click. */
 export function scatter(groups, { label, xlabel, ylabel, xrange, yrange, xname, yname, height = 260, pick, dot = 3, diagonal = false } = {}) {
-  const points = groups.flatMap((one) => one.points);
-  const xs = extent(points.map((one) => one[0]), xrange);
-  const ys = extent(points.map((one) => one[1]), yrange);
-  const heaviest = points.reduce((found, one) => Math.max(found, one[2] ?? 1), 1);
+  const points = groups.flatMap((point) => point.points);
+  const xs = extent(points.map((point) => point[0]), xrange);
+  const ys = extent(points.map((point) => point[1]), yrange);
+  const heaviest = points.reduce((largest, point) => Math.max(largest, point[2] ?? 1), 1);
   // An area for a weight, but none so large that it hides the rest.
   const radius = (weight) => dot + (9 * (Math.sqrt(weight ?? 1) - 1)) / Math.max(Math.sqrt(heaviest) - 1, 9);
   const chart = sized("scatter", (width) => {
@@ -223,31 +223,31 @@ export function scatter(groups, { label, xlabel, ylabel, xrange, yrange, xname, 
       const [px, py] = [event.clientX - box.left, event.clientY - box.top];
       let best = null;
       let least = 24 ** 2;
-      for (const one of points) {
-        const distance = (view.x(one[0]) - px) ** 2 + (view.y(one[1]) - py) ** 2;
-        if (distance < least) [least, best] = [distance, one];
+      for (const point of points) {
+        const distance = (view.x(point[0]) - px) ** 2 + (view.y(point[1]) - py) ** 2;
+        if (distance < least) [least, best] = [distance, point];
       }
       if (best) pick(best[3] ?? best);
     };
     const slope = diagonal && svg("line.diagonal", { x1: view.x(Math.max(xs[0], ys[0])), y1: view.y(Math.max(xs[0], ys[0])), x2: view.x(Math.min(xs[1], ys[1])), y2: view.y(Math.min(xs[1], ys[1])) });
     return svg(pick ? "svg.picks" : "svg", { width, height, role: "img", "aria-label": label, onclick: pick ? nearest : undefined }, view.parts, slope, drawn);
   });
-  return groups.length > 1 ? h("div", {}, chart, legend(groups.map((one) => one.name))) : chart;
+  return groups.length > 1 ? h("div", {}, chart, legend(groups.map((point) => point.name))) : chart;
 }
 
 /** Shares along an axis. series: {name, values}, all equally long; each column is scaled to its sum. x: [first, last]. */
 export function stacked(series, { label, xlabel, ylabel = "share", x = null, height = 200, pick, share = true } = {}) {
   const columns = series[0]?.values.length ?? 0;
-  const sums = Array.from({ length: columns }, (_, at) => series.reduce((sum, one) => sum + one.values[at], 0));
+  const sums = Array.from({ length: columns }, (_, at) => series.reduce((sum, line) => sum + line.values[at], 0));
   const most = share ? 1 : Math.max(...sums, 1);
   const range = x ?? [0, columns];
   const chart = sized("stacked", (width) => {
     const view = frame(width, height, range, [0, most], { xlabel, ylabel, yname: share ? (value) => `${Math.round(value * 100)}%` : short });
     const step = (view.right - view.left) / Math.max(columns, 1);
     const below = new Array(columns).fill(0);
-    const drawn = series.map((one, at) => {
+    const drawn = series.map((line, at) => {
       let path = "";
-      one.values.forEach((value, column) => {
+      line.values.forEach((value, column) => {
         const size = share ? (sums[column] ? value / sums[column] : 0) : value;
         if (!size) return;
         const [top, left] = [view.y(below[column] + size), view.left + column * step];
@@ -263,5 +263,5 @@ export function stacked(series, { label, xlabel, ylabel = "share", x = null, hei
     };
     return svg(pick ? "svg.picks" : "svg", { width, height, role: "img", "aria-label": label, onclick: pick ? click : undefined }, view.parts, drawn);
   });
-  return h("div", {}, chart, legend(series.map((one) => one.name)));
+  return h("div", {}, chart, legend(series.map((line) => line.name)));
 }

@@ -20,7 +20,7 @@ export class Sample {
     this.element = h("section.sample", { hidden: true, "aria-label": "Sample" },
       h("div.row.tools", {}, h("button", { title: "Back (Escape)", onclick: () => this.close() }, "Back"), this.previous, this.next, this.title,
         h("span.spring"), this.copied, h("button", { onclick: () => this.copy() }, "Copy link")), this.body);
-    this.found = null;
+    this.answer = null;
     this.asked = "";
   }
 
@@ -36,12 +36,12 @@ export class Sample {
     put(this.title, `Sample ${now.sample}`);
     this.copied.textContent = "";
     try {
-      const found = await ask(`sample/${encodeURIComponent(now.sample)}`, { ...state.query(), row: now.row }, signal);
-      this.found = found;
-      this.paint(found, { sample: found.sample, dataset });
+      const answer = await ask(`sample/${encodeURIComponent(now.sample)}`, { ...state.query(), row: now.row }, signal);
+      this.answer = answer;
+      this.paint(answer, { sample: answer.sample, dataset });
     } catch (error) {
       if (error.name === "AbortError") return;
-      this.found = null;
+      this.answer = null;
       put(this.body, h("p.error", { role: "alert" }, error.message));
     }
     if (first) this.title.focus({ preventScroll: true });
@@ -55,7 +55,7 @@ export class Sample {
   }
 
   step(where) {
-    const to = this.found?.[where];
+    const to = this.answer?.[where];
     if (to) this.move(to);
   }
 
@@ -70,13 +70,13 @@ export class Sample {
     return false;
   }
 
-  paint(found, ctx) {
-    put(this.title, `Sample ${number(found.sample)}`, found.key !== undefined ? [" · ", h("bdi", {}, found.key)] : null);
-    this.title.title = visible(found.key ?? "");
-    this.previous.disabled = !found.previous;
-    this.next.disabled = !found.next;
+  paint(answer, ctx) {
+    put(this.title, `Sample ${number(answer.sample)}`, answer.key !== undefined ? [" · ", h("bdi", {}, answer.key)] : null);
+    this.title.title = visible(answer.key ?? "");
+    this.previous.disabled = !answer.previous;
+    this.next.disabled = !answer.next;
     const wide = (cell) => WIDE.has(cell.shows) || (cell.text ?? "").length > LONG;
-    const parts = [found.cells.filter(wide), found.cells.filter((cell) => !wide(cell))].filter((part) => part.length);
+    const parts = [answer.cells.filter(wide), answer.cells.filter((cell) => !wide(cell))].filter((part) => part.length);
     this.body.classList.toggle("both", parts.length > 1);
     put(this.body, parts.map((part) => h(`div.cards-${wide(part[0]) ? "wide" : "small"}`, {}, part.map((cell) => this.card(cell, ctx)))));
     this.body.scrollTop = 0;
@@ -92,13 +92,13 @@ export class Sample {
   where(cell, ctx) {
     if (cell.missing) return null;
     const { place } = cell;
-    const said = h("span", { role: "status" });
-    const check = h("button", { onclick: () => this.check(cell, ctx, said) }, "Check");
+    const status = h("span", { role: "status" });
+    const check = h("button", { onclick: () => this.check(cell, ctx, status) }, "Check");
     const rows = [
       place && ["file", h("span.mono.path", {}, place.file)],
       place?.start !== undefined && ["place", `${place.exact ? "" : `${place.runs} run${place.runs === 1 ? "" : "s"} from `}byte ${number(place.start)}, ${number(place.size)} bytes`],
-      cell.encoding && ["encoding", cell.encoding], cell.dtype && ["dtype", cell.dtype], cell.shape && ["shape", `(${cell.shape.map((one) => one ?? "any").join(", ")})`],
-      ["checksum", [check, " ", said]],
+      cell.encoding && ["encoding", cell.encoding], cell.dtype && ["dtype", cell.dtype], cell.shape && ["shape", `(${cell.shape.map((size) => size ?? "any").join(", ")})`],
+      ["checksum", [check, " ", status]],
     ].filter(Boolean);
     return h("details.where", {}, h("summary", {}, "Where it lies"),
       h("table", {}, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))))),
@@ -106,19 +106,19 @@ export class Sample {
       h("a", { href: address(`bytes/${ctx.sample}/${encodeURIComponent(cell.field)}`), download: "" }, "Download the bytes"));
   }
 
-  async check(cell, ctx, said) {
-    said.className = "dim";
-    said.textContent = "checking…";
+  async check(cell, ctx, status) {
+    status.className = "dim";
+    status.textContent = "checking…";
     try {
-      const found = await wait(`check/${ctx.sample}`, {}, (done, of) => { said.textContent = of ? `checking… ${Math.floor((100 * done) / of)} %` : "checking…"; });
-      const sums = found.checks.filter((one) => !["structure", "bounds", "decode"].includes(one));
-      const wrong = found.problems.filter((one) => !one.field || one.field === cell.field);
-      said.className = wrong.length ? "error" : "good";
-      put(said, wrong.length ? wrong.map((one) => one.message).join("; ")
+      const report = await wait(`check/${ctx.sample}`, {}, (done, of) => { status.textContent = of ? `checking… ${Math.floor((100 * done) / of)} %` : "checking…"; });
+      const sums = report.checks.filter((problem) => !["structure", "bounds", "decode"].includes(problem));
+      const wrong = report.problems.filter((problem) => !problem.field || problem.field === cell.field);
+      status.className = wrong.length ? "error" : "good";
+      put(status, wrong.length ? wrong.map((problem) => problem.message).join("; ")
         : sums.length ? `sound: ${sums.join(", ")}` : "it reads and decodes; no checksum of it is kept");
     } catch (error) {
-      said.className = "error";
-      put(said, error.message);
+      status.className = "error";
+      put(status, error.message);
     }
   }
 
@@ -137,7 +137,7 @@ function dump(hex) {
   const lines = [];
   for (let at = 0; at < hex.length; at += 32) {
     const pairs = hex.slice(at, at + 32).match(/../g);
-    const letters = pairs.map((one) => { const code = parseInt(one, 16); return code >= 32 && code < 127 ? String.fromCharCode(code) : "·"; }).join("");
+    const letters = pairs.map((byte) => { const code = parseInt(byte, 16); return code >= 32 && code < 127 ? String.fromCharCode(code) : "·"; }).join("");
     lines.push(`${(at / 2).toString(16).padStart(4, "0")}  ${pairs.join(" ").padEnd(47)}  ${letters}`);
   }
   return lines.join("\n");

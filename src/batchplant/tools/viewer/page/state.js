@@ -32,10 +32,10 @@ export function query() {
 }
 
 /** A measure in words. */
-export function measureText(said) {
-  const parts = said.replace(/=$/, "").split("|");
-  const numbers = parts.length > 3 && parts.slice(-2).every((one) => one !== "" && !Number.isNaN(Number(one)));
-  const [low, high] = numbers ? parts.splice(-2).map((one) => String(Number(Number(one).toPrecision(4)))) : [parts.pop()];
+export function measureText(measure) {
+  const parts = measure.replace(/=$/, "").split("|");
+  const numbers = parts.length > 3 && parts.slice(-2).every((part) => part !== "" && !Number.isNaN(Number(part)));
+  const [low, high] = numbers ? parts.splice(-2).map((part) => String(Number(Number(part).toPrecision(4)))) : [parts.pop()];
   const what = parts.pop();
   return `${what} of ${parts.join("|")} ${high === undefined ? low : low === high ? low : `${low} to ${high}`}`;
 }

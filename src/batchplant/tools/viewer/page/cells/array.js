@@ -33,7 +33,7 @@ async function slice(cell, ctx, params, signal) {
 export function large(cell, ctx, { told = true } = {}) {
   if (cell.values && cell.shape.length === 1 && cell.values.length <= FEW) return h("div", {}, numbers(cell), statistics(cell, ctx));
   if (!cell.shape.length) return h("p", {}, String(cell.values?.[0] ?? ""));
-  const drawn = h("div.drawn"), places = h("div.places"), said = h("p.dim.facts"), wrong = h("p.error", { role: "alert" });
+  const drawn = h("div.drawn"), places = h("div.places"), facts = h("p.dim.facts"), wrong = h("p.error", { role: "alert" });
   const choose = (name, options, change) => h("select", { "aria-label": `${name} of ${cell.field}`, onchange: change }, options.map(([value, text]) => h("option", { value }, text)));
   const rows = h("select", { "aria-label": `Rows of ${cell.field}`, onchange: () => turned(rows, columns, axes.at(-2)) });
   const columns = h("select", { "aria-label": `Columns of ${cell.field}`, onchange: () => turned(columns, rows, axes.at(-1)) });
@@ -45,10 +45,10 @@ export function large(cell, ctx, { told = true } = {}) {
   if (/mask|segm|label_?map/i.test(cell.field) && /int|bool/.test(cell.dtype)) map.value = "classes";
   // A volume: three slices through one voxel.
   const wide = cell.shape.flatMap((size, axis) => (size > PLANES_FROM ? [axis] : [])).slice(0, 3);
-  const three = h("input", { type: "checkbox", onchange: () => { volume = three.checked ? planes(cell, ctx, wide, () => style()) : null; every.disabled = three.checked; for (const one of [places, rows.parentElement, columns.parentElement]) one.hidden = three.checked; paint(); } });
+  const three = h("input", { type: "checkbox", onchange: () => { volume = three.checked ? planes(cell, ctx, wide, () => style()) : null; every.disabled = three.checked; for (const element of [places, rows.parentElement, columns.parentElement]) element.hidden = three.checked; paint(); } });
   const style = () => ({ map: map.value, middle: scale.value === "middle", log: log.checked });
   let volume = null;
-  let axes = null, at = null, shape = cell.shape, found = null, asking = null, again = false;
+  let axes = null, at = null, shape = cell.shape, current = null, asking = null, again = false;
 
   async function look() {
     // While a slice comes, only the last place that was chosen is remembered: a slider can ask faster than it gets.
@@ -57,7 +57,7 @@ export function large(cell, ctx, { told = true } = {}) {
     try {
       const now = await asking;
       const other = !axes || JSON.stringify(now.whole) !== JSON.stringify(shape);
-      found = now;
+      current = now;
       if (!again) ({ axes, at, whole: shape } = now);
       wrong.textContent = "";
       if (other) controls();
@@ -88,19 +88,19 @@ export function large(cell, ctx, { told = true } = {}) {
   function turned(changed, other, before) {
     // The one that is taken already changes places.
     if (other.value === changed.value) other.value = before ?? "";
-    axes = [rows, columns].filter((one) => one.value !== "").map((one) => Number(one.value));
+    axes = [rows, columns].filter((select) => select.value !== "").map((select) => Number(select.value));
     controls();
     look();
   }
 
   function paint() {
-    if (volume) { put(drawn, volume.element); said.textContent = ""; volume.draw(); return; }
-    if (!found) return;
-    const flat = found.shape.length < 2;
-    for (const one of [map, scale, log.parentElement]) if (one) one.hidden = flat;
-    put(drawn, !found.values ? h("p.dim", {}, "empty") : flat ? curve(cell, found) : heat(cell, found, style()));
-    const thinned = found.steps.some((one) => one > 1) ? `every ${found.steps.map((one) => number(one)).join(" and ")}. value is shown` : null;
-    said.textContent = [found.low === null ? null : `${show(found.low)} to ${show(found.high)}, mean ${show(found.mean)}`, found.odd ? `${number(found.odd)} not finite` : null, thinned].filter(Boolean).join(" · ");
+    if (volume) { put(drawn, volume.element); facts.textContent = ""; volume.draw(); return; }
+    if (!current) return;
+    const flat = current.shape.length < 2;
+    for (const element of [map, scale, log.parentElement]) if (element) element.hidden = flat;
+    put(drawn, !current.values ? h("p.dim", {}, "empty") : flat ? curve(cell, current) : heat(cell, current, style()));
+    const thinned = current.steps.some((step) => step > 1) ? `every ${current.steps.map((step) => number(step)).join(" and ")}. value is shown` : null;
+    facts.textContent = [current.low === null ? null : `${show(current.low)} to ${show(current.high)}, mean ${show(current.mean)}`, current.odd ? `${number(current.odd)} not finite` : null, thinned].filter(Boolean).join(" · ");
   }
 
   const many = cell.shape.length > 1;
@@ -110,17 +110,17 @@ export function large(cell, ctx, { told = true } = {}) {
     wide.length === 3 ? h("label", {}, three, " three planes") : null,
     cell.every && cell.shape.length ? h("label", {}, every, " through all samples") : null);
   look();
-  return h("figure.array.own-keys", {}, tools, places, drawn, wrong, said, cell.values ? h("details", { open: cell.values.length <= FEW }, h("summary", {}, "Numbers"), numbers(cell)) : null, told ? statistics(cell, ctx) : null);
+  return h("figure.array.own-keys", {}, tools, places, drawn, wrong, facts, cell.values ? h("details", { open: cell.values.length <= FEW }, h("summary", {}, "Numbers"), numbers(cell)) : null, told ? statistics(cell, ctx) : null);
 }
 
 const show = (value) => (typeof value === "number" ? (Number.isInteger(value) ? number(value) : String(Number(value.toPrecision(5)))) : String(value));
 
 /** One axis: a curve; of many values the least and the most of each part. */
-function curve(cell, found) {
-  const count = found.shape[0], all = Array.from(found.data), step = found.values / count;
-  const x = Array.from({ length: count }, (_, at) => at * step * found.steps[0]);
-  const series = found.peaks ? [{ name: "least", x, y: all.slice(0, count) }, { name: "most", x, y: all.slice(count) }] : [{ name: cell.field, x, y: all }];
-  return lines(series, { label: `${cell.field}: ${number(found.values)} values from ${show(found.low)} to ${show(found.high)}`, yrange: [] });
+function curve(cell, slice) {
+  const count = slice.shape[0], all = Array.from(slice.data), step = slice.values / count;
+  const x = Array.from({ length: count }, (_, at) => at * step * slice.steps[0]);
+  const series = slice.peaks ? [{ name: "least", x, y: all.slice(0, count) }, { name: "most", x, y: all.slice(count) }] : [{ name: cell.field, x, y: all }];
+  return lines(series, { label: `${cell.field}: ${number(slice.values)} values from ${show(slice.low)} to ${show(slice.high)}`, yrange: [] });
 }
 
 /** Slices of a volume along three axes through one voxel, marked in each. A click in one moves the other two. */
@@ -154,9 +154,9 @@ function planes(cell, ctx, axes, style) {
 }
 
 /** Two axes: a heat map. The value under the pointer is told. `mark`: a row and a column; `pick` gets those of a click. */
-function heat(cell, found, { map, middle, log, mark, pick }) {
-  const [height, width] = found.shape, { data } = found;
-  let [low, high] = [found.low ?? 0, found.high ?? 0];
+function heat(cell, drawn, { map, middle, log, mark, pick }) {
+  const [height, width] = drawn.shape, { data } = drawn;
+  let [low, high] = [drawn.low ?? 0, drawn.high ?? 0];
   if (middle) {
     const sorted = Float64Array.from(data.filter(Number.isFinite)).sort();
     [low, high] = [sorted[Math.floor(sorted.length * 0.01)] ?? low, sorted[Math.ceil(sorted.length * 0.99) - 1] ?? high];
@@ -166,14 +166,14 @@ function heat(cell, found, { map, middle, log, mark, pick }) {
   const bent = log ? (value) => Math.sign(value) * Math.log1p(Math.abs(value)) : (value) => value;
   const [from, to] = [bent(low), bent(high)], span = to - from || 1;
   const table = map === "classes" ? null : ramp(map);
-  const canvas = h("canvas", { width, height, role: "img", "aria-label": `${cell.field}: ${height} by ${width} values from ${show(found.low)} to ${show(found.high)}` });
+  const canvas = h("canvas", { width, height, role: "img", "aria-label": `${cell.field}: ${height} by ${width} values from ${show(drawn.low)} to ${show(drawn.high)}` });
   const context = canvas.getContext("2d"), image = context.createImageData(width, height);
-  for (let one = 0; one < data.length; one += 1) {
-    const value = data[one];
+  for (let index = 0; index < data.length; index += 1) {
+    const value = data[index];
     // What is not finite is left transparent.
     if (!Number.isFinite(value)) continue;
     const colour = table ? table[Math.max(0, Math.min(255, Math.round((255 * (bent(value) - from)) / span)))] : ofClass(Math.trunc(value));
-    image.data.set([...colour, 255], 4 * one);
+    image.data.set([...colour, 255], 4 * index);
   }
   context.putImageData(image, 0, 0);
   if (mark) {
@@ -191,7 +191,7 @@ function heat(cell, found, { map, middle, log, mark, pick }) {
   };
   canvas.addEventListener("pointermove", (event) => {
     const place = under(event);
-    if (place) told.textContent = `[${place[0] * found.steps[0]}, ${place[1] * found.steps[1]}] = ${show(data[place[0] * width + place[1]])}`;
+    if (place) told.textContent = `[${place[0] * drawn.steps[0]}, ${place[1] * drawn.steps[1]}] = ${show(data[place[0] * width + place[1]])}`;
   });
   if (pick) canvas.addEventListener("click", (event) => { const place = under(event); if (place) pick(...place); });
   const bar = table ? h("div.colour-bar", { "aria-hidden": "true" }, h("span", {}, show(low)), gradient(table), h("span", {}, show(high))) : null;
@@ -201,7 +201,7 @@ function heat(cell, found, { map, middle, log, mark, pick }) {
 function gradient(table) {
   const canvas = h("canvas", { width: 256, height: 1 });
   const context = canvas.getContext("2d"), image = context.createImageData(256, 1);
-  table.forEach((colour, one) => image.data.set([...colour, 255], 4 * one));
+  table.forEach((colour, index) => image.data.set([...colour, 255], 4 * index));
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -214,8 +214,8 @@ export function numbers(cell, { heads = null, names = null } = {}) {
   const lines = [];
   for (let from = 0; from < values.length; from += wide) lines.push(values.slice(from, from + wide));
   return h("div.numbers.own-keys", { tabindex: "0", role: "region", "aria-label": `Numbers of ${cell.field}` }, h("table.mono", {},
-    heads ? h("thead", {}, h("tr", {}, names ? h("th", { scope: "col" }, "class") : null, heads.map((one) => h("th.number", { scope: "col" }, one)))) : null,
-    h("tbody", {}, lines.map((line, at) => h("tr", {}, names ? h("th", { scope: "row" }, h("bdi", {}, names[at] ?? "")) : null, line.map((one) => h("td.number", {}, show(one))))))));
+    heads ? h("thead", {}, h("tr", {}, names ? h("th", { scope: "col" }, "class") : null, heads.map((head) => h("th.number", { scope: "col" }, head)))) : null,
+    h("tbody", {}, lines.map((line, at) => h("tr", {}, names ? h("th", { scope: "row" }, h("bdi", {}, names[at] ?? "")) : null, line.map((value) => h("td.number", {}, show(value))))))));
 }
 
 /** Statistics and a histogram of all values, on request: they have to be read. */
@@ -227,10 +227,10 @@ export function statistics(cell, ctx, { open = false } = {}) {
     started = true;
     put(box, h("p.dim", {}, "reading…"));
     try {
-      const found = await wait(`statistics/${ctx.sample}/${encodeURIComponent(cell.field)}`, {}, (done, of) => put(box, h("progress", { max: of || undefined, value: of ? done : undefined, "aria-label": "Statistics" })));
-      const rows = [["values", found.values], ["least", found.low], ["most", found.high], ["mean", found.mean], ["standard deviation", found.spread], ["zeros", found.zeros], ["not finite", found.not_finite]];
+      const summary = await wait(`statistics/${ctx.sample}/${encodeURIComponent(cell.field)}`, {}, (done, of) => put(box, h("progress", { max: of || undefined, value: of ? done : undefined, "aria-label": "Statistics" })));
+      const rows = [["values", summary.values], ["least", summary.low], ["most", summary.high], ["mean", summary.mean], ["standard deviation", summary.spread], ["zeros", summary.zeros], ["not finite", summary.not_finite]];
       put(box, h("table", {}, h("tbody", {}, rows.filter(([, value]) => value !== undefined).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td.number", {}, show(value)))))),
-        found.histogram ? histogram(found.histogram, { label: `Histogram of ${cell.field}` }) : null);
+        summary.histogram ? histogram(summary.histogram, { label: `Histogram of ${cell.field}` }) : null);
     } catch (error) {
       started = false;
       put(box, h("p.error", { role: "alert" }, error.message));

@@ -8,7 +8,7 @@ export const { small } = image;
 export function large(cell, ctx) {
   const shown = image.large(cell, ctx);
   shown.querySelector("img")?.classList.add("pixels");
-  return h("div", {}, shown, h("ul.classes", { "aria-label": "Classes" }, (cell.legend ?? []).map((one) =>
-    h("li", {}, h("span.swatch", { "aria-hidden": "true", style: { background: one.colour } }), one.name ?? String(one.class),
-      h("span.dim", {}, ` ${one.share < 0.001 ? "< 0.1" : (100 * one.share).toFixed(1)} %`)))));
+  return h("div", {}, shown, h("ul.classes", { "aria-label": "Classes" }, (cell.legend ?? []).map((entry) =>
+    h("li", {}, h("span.swatch", { "aria-hidden": "true", style: { background: entry.colour } }), entry.name ?? String(entry.class),
+      h("span.dim", {}, ` ${entry.share < 0.001 ? "< 0.1" : (100 * entry.share).toFixed(1)} %`)))));
 }

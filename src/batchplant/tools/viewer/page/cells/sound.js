@@ -10,7 +10,7 @@ export function clock(seconds) {
   if (seconds < 60) return `${Number(seconds.toFixed(seconds < 10 ? 2 : 1))} s`;
   const whole = Math.floor(seconds);
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
-  return [hours || null, hours ? String(minutes).padStart(2, "0") : minutes, String(whole % 60).padStart(2, "0")].filter((one) => one !== null).join(":");
+  return [hours || null, hours ? String(minutes).padStart(2, "0") : minutes, String(whole % 60).padStart(2, "0")].filter((part) => part !== null).join(":");
 }
 
 export function small(cell, ctx) {

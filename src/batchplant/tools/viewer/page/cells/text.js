@@ -12,18 +12,18 @@ const SIGNS = { " ": "·", "\t": "⇥", "\n": "↵", "\r": "␍", "\u00a0": "⍽
 export function parts(text, spaces = false) {
   if (!spaces) return [text];
   const pattern = new RegExp(`${HIDDEN.source}|${SPACES.source}`, "gu");
-  const found = [];
+  const pieces = [];
   let after = 0;
   for (const { 0: letter, index } of text.matchAll(pattern)) {
-    if (index > after) found.push(text.slice(after, index));
-    found.push(mark(letter, SIGNS[letter]));
+    if (index > after) pieces.push(text.slice(after, index));
+    pieces.push(mark(letter, SIGNS[letter]));
     // A line still ends there.
-    if (letter === "\n") found.push("\n");
-    if (letter === "\t") found.push("\t");
+    if (letter === "\n") pieces.push("\n");
+    if (letter === "\t") pieces.push("\t");
     after = index + letter.length;
   }
-  if (after < text.length) found.push(text.slice(after));
-  return found;
+  if (after < text.length) pieces.push(text.slice(after));
+  return pieces;
 }
 
 // Shorter ones, without anything to make visible, are only shown.

@@ -19,7 +19,7 @@ export function large(cell) {
   function paint() {
     put(list, tokens.slice(0, count).map((token, at) => h(`span.token${at % 2 ? ".odd" : ""}${pieces && pieces[at] === null ? ".unknown" : ""}`, {
       role: "listitem", title: pieces ? `${at}: token ${token}${pieces[at] === null ? ", not in the tokenizer" : ""}` : `${at}` },
-    pieces && pieces[at] !== null ? parts(pieces[at], true).filter((one) => one !== "\n" && one !== "\t") : null,
+    pieces && pieces[at] !== null ? parts(pieces[at], true).filter((part) => part !== "\n" && part !== "\t") : null,
     numbers.checked || !pieces || pieces[at] === null ? h("span.token-number", {}, String(token)) : null)));
     more.hidden = count >= tokens.length;
   }

@@ -11,9 +11,9 @@ export const { small } = plain;
 
 export function large(cell, ctx) {
   const tree = branch(cell.tree, [], cell, ctx);
-  const all = (open) => () => { for (const one of [...box.querySelectorAll("details")]) one.open = open; };
+  const all = (open) => () => { for (const element of [...box.querySelectorAll("details")]) element.open = open; };
   const box = h("div.tree.mono", {}, tree);
-  const nested = cell.tree.entries?.some(([, one]) => one.entries);
+  const nested = cell.tree.entries?.some(([, child]) => child.entries);
   return h("div", {}, nested ? h("div.row", {}, h("button", { type: "button", onclick: all(true) }, "Open all"), h("button", { type: "button", onclick: all(false) }, "Close all")) : null, box);
 }
 
@@ -28,26 +28,26 @@ function branch(node, path, cell, ctx) {
   const fill = () => {
     if (made) return;
     made = true;
-    inside.append(...node.entries.map(([name, one]) => branch(one, [...path, name], cell, ctx)));
+    inside.append(...node.entries.map(([name, child]) => branch(child, [...path, name], cell, ctx)));
     more(node.entries.length);
   };
   // The rest, as much at a time as the server gives.
   const more = (from) => {
     if (from >= node.of) return;
-    const said = h("span.error", { role: "alert" });
+    const problem = h("span.error", { role: "alert" });
     const button = h("button", { type: "button", onclick: async () => {
       button.disabled = true;
       try {
-        const found = await ask(`tree/${ctx.sample}/${encodeURIComponent(cell.field)}`, { path: JSON.stringify(path), start: from });
+        const page = await ask(`tree/${ctx.sample}/${encodeURIComponent(cell.field)}`, { path: JSON.stringify(path), start: from });
         line.remove();
-        inside.append(...found.entries.map(([name, one]) => branch(one, [...path, name], cell, ctx)));
-        more(from + found.entries.length);
+        inside.append(...page.entries.map(([name, child]) => branch(child, [...path, name], cell, ctx)));
+        more(from + page.entries.length);
       } catch (error) {
         button.disabled = false;
-        put(said, error.message);
+        put(problem, error.message);
       }
     } }, from ? `${number(node.of - from)} more` : `Show ${number(node.of)} entries`);
-    const line = h("div.leaf", {}, button, said);
+    const line = h("div.leaf", {}, button, problem);
     inside.append(line);
   };
   const open = path.length === 0 || (path.length <= OPEN_DEPTH && node.of <= OPEN_ENTRIES);

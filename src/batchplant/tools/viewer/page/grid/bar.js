@@ -35,7 +35,7 @@ export class Bar {
       if (document.activeElement !== this[name] || this.shown !== (now[name] ?? "")) this[name].value = now[name] ?? "";
     }
     this.where.placeholder = example(dataset.fields);
-    put(this.sort, h("option", { value: "" }, "as stored"), dataset.fields.map((one) => h("option", { value: one.name, selected: one.name === now.sort }, `by ${one.name}`)));
+    put(this.sort, h("option", { value: "" }, "as stored"), dataset.fields.map((field) => h("option", { value: field.name, selected: field.name === now.sort }, `by ${field.name}`)));
     this.sort.value = now.sort ?? "";
     this.down.hidden = !now.sort;
     this.down.textContent = now.down ? "↓" : "↑";
@@ -54,7 +54,7 @@ export class Bar {
     this.count.textContent = of ? `looking… ${Math.floor((100 * done) / of)} %` : "looking…";
   }
 
-  found({ count, of, note }) {
+  matched({ count, of, note }) {
     this.error.hidden = true;
     this.where.removeAttribute("aria-invalid");
     const all = count === of;
@@ -63,14 +63,14 @@ export class Bar {
 
   /** An error, under the place of the condition that it speaks of where it names one. */
   failed(error, where) {
-    const found = /column (\d+) of the filter,? (['"])(.*?)\2: (.*)$/s.exec(error.message);
+    const match = /column (\d+) of the filter,? (['"])(.*?)\2: (.*)$/s.exec(error.message);
     this.error.hidden = false;
     this.count.textContent = "";
-    if (found && where) {
+    if (match && where) {
       this.where.setAttribute("aria-invalid", "true");
-      const at = Number(found[1]) - 1, [, , , said, reason] = found;
-      const word = /^(\w+|.|)/s.exec(said.slice(at))[0];
-      put(this.error, h("pre.mono", {}, said.slice(0, at), h("mark", {}, word || " "), said.slice(at + word.length)), h("span.error", {}, reason));
+      const at = Number(match[1]) - 1, [, , , condition, reason] = match;
+      const word = /^(\w+|.|)/s.exec(condition.slice(at))[0];
+      put(this.error, h("pre.mono", {}, condition.slice(0, at), h("mark", {}, word || " "), condition.slice(at + word.length)), h("span.error", {}, reason));
     } else put(this.error, h("span.error", {}, error.message));
   }
 }
@@ -78,10 +78,10 @@ export class Bar {
 /** A condition on fields that are there; empty where none can be compared. */
 function example(fields) {
   const named = (name) => (/^[A-Za-z_]\w*$/.test(name) ? name : `\`${name}\``);
-  const found = [
-    fields.filter((one) => one.shows === "class" && one.names).map((one) => `${named(one.name)} == ${JSON.stringify(one.names[0].slice(0, 20))}`)[0],
-    fields.filter((one) => one.shows === "number").map((one) => `${named(one.name)} > 5`)[0],
-    fields.filter((one) => one.shows === "text").map((one) => `${named(one.name)} like "%a%"`)[0],
+  const example = [
+    fields.filter((field) => field.shows === "class" && field.names).map((field) => `${named(field.name)} == ${JSON.stringify(field.names[0].slice(0, 20))}`)[0],
+    fields.filter((field) => field.shows === "number").map((field) => `${named(field.name)} > 5`)[0],
+    fields.filter((field) => field.shows === "text").map((field) => `${named(field.name)} like "%a%"`)[0],
   ].filter(Boolean).slice(0, 2).join(" and ");
-  return found ? visible(`Filter: ${found}`) : "Filter: a condition";
+  return example ? visible(`Filter: ${example}`) : "Filter: a condition";
 }

@@ -67,7 +67,7 @@ export class Source {
     const arrived = () => { if (!this.closed) this.changed(); };
     const params = { ...this.query, start: number * CHUNK, count: Math.min(CHUNK, this.count - number * CHUNK) };
     const tasks = [];
-    if (!chunk.samples) tasks.push(this.asked("samples", { ...params, field: this.fields }, controller.signal).then((found) => { chunk.samples = found.samples; arrived(); }));
+    if (!chunk.samples) tasks.push(this.asked("samples", { ...params, field: this.fields }, controller.signal).then((answer) => { chunk.samples = answer.samples; arrived(); }));
     if (size && this.image) tasks.push(this.sheet(chunk, { ...params, field: this.image, size }, controller.signal).then(arrived));
     Promise.all(tasks).then(() => { chunk.done = true; }, (error) => {
       if (error.name !== "AbortError" && !this.closed) this.failed(error);

@@ -17,8 +17,8 @@ export class Table {
     Object.assign(this, { layer, ctx, open, sort });
     this.made = new Map();
     this.fields = ctx.dataset.fields;
-    this.tall = this.fields.some((one) => SEEN.has(one.shows));
-    this.widths = this.fields.map((one) => WIDTHS[one.shows] ?? 160);
+    this.tall = this.fields.some((field) => SEEN.has(field.shows));
+    this.widths = this.fields.map((field) => WIDTHS[field.shows] ?? 160);
     this.fitted = false;
     this.head = h("div.head", { role: "row", "aria-rowindex": 1 });
   }
@@ -33,7 +33,7 @@ export class Table {
   /** As wide as what the first samples hold needs; the text that is longest takes the rest. */
   fit(samples) {
     this.fitted = true;
-    const letters = this.fields.map((field) => Math.max(field.name.length + 2, ...samples.map((one) => visible(one.cells[field.name]?.text ?? "").length)));
+    const letters = this.fields.map((field) => Math.max(field.name.length + 2, ...samples.map((row) => visible(row.cells[field.name]?.text ?? "").length)));
     this.widths = this.fields.map((field, at) => {
       const most = WIDTHS[field.shows] ?? 160;
       return TEXTS.has(field.shows) ? Math.max(56, Math.min(most, letters[at] * LETTER + 12)) : most;
@@ -53,20 +53,20 @@ export class Table {
   }
 
   dress() {
-    const least = 90 + (this.ctx.dataset.keys ? 192 : 0) + this.widths.reduce((sum, one) => sum + one + 12, 0);
+    const least = 90 + (this.ctx.dataset.keys ? 192 : 0) + this.widths.reduce((sum, width) => sum + width + 12, 0);
     this.layer.style.minWidth = `${least + 2 * 12}px`;
-    for (const one of this.layer.children) one.style.gridTemplateColumns = this.columns;
+    for (const line of this.layer.children) line.style.gridTemplateColumns = this.columns;
   }
 
   /** Names of the columns, and which one is sorted by. */
   header({ sort, down }) {
-    const one = (field) => {
+    const header = (field) => {
       const now = sort === field.name ? (down ? "descending" : "ascending") : "none";
       const mark = { ascending: " ▲", descending: " ▼", none: "" }[now];
       return h(`div.cell${RIGHT.has(field.shows) ? ".right" : ""}`, { role: "columnheader", "aria-sort": now },
         h("button.sort", { title: `${field.kind}. Click to sort.`, onclick: () => this.sort(field.name) }, field.name, mark));
     };
-    put(this.head, h("div.cell.right", { role: "columnheader" }, "sample"), this.ctx.dataset.keys ? h("div.cell", { role: "columnheader" }, "key") : null, this.fields.map(one));
+    put(this.head, h("div.cell.right", { role: "columnheader" }, "sample"), this.ctx.dataset.keys ? h("div.cell", { role: "columnheader" }, "key") : null, this.fields.map(header));
   }
 
   line(row) { return row; }

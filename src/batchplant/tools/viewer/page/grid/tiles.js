@@ -30,7 +30,7 @@ export class Tiles {
   /** How large thumbnails have to be. */
   get thumbnails() {
     const needed = this.size * Math.min(2, devicePixelRatio || 1);
-    return SIZES.find((one) => one >= needed) ?? SIZES.at(-1);
+    return SIZES.find((size) => size >= needed) ?? SIZES.at(-1);
   }
 
   paint(scroller, source, cursor) {
@@ -70,10 +70,10 @@ export class Tiles {
       tile.url = null;
     }
     if (!sample || !source.image) return;
-    const found = source.tile(row);
-    if (!found || found.url === tile.url) return;
-    tile.url = found.url;
-    this.image(tile, sample, found, source.image);
+    const place = source.tile(row);
+    if (!place || place.url === tile.url) return;
+    tile.url = place.url;
+    this.image(tile, sample, place, source.image);
   }
 
   describe(tile, sample) {
@@ -87,15 +87,15 @@ export class Tiles {
     if (main && (main.error || main.missing || !["image", "mask"].includes(main.shows))) put(tile.shot, h("div.other", {}, small(main, ctx)));
   }
 
-  image(tile, sample, found, field) {
+  image(tile, sample, place, field) {
     const cell = sample.cells[field];
     if (!cell || cell.missing || cell.error) return;
-    if (found.broken) { put(tile.shot, h("div.other", {}, h("span.error", {}, "✕ cannot be decoded"))); return; }
+    if (place.broken) { put(tile.shot, h("div.other", {}, h("span.error", {}, "✕ cannot be decoded"))); return; }
     const longest = Math.max(cell.width, cell.height) || 1;
     const width = Math.max(1, Math.round((cell.width / longest) * this.size)), height = Math.max(1, Math.round((cell.height / longest) * this.size));
     const shown = h("div.image", { style: {
-      width: `${width}px`, height: `${height}px`, backgroundImage: `url(${found.url})`,
-      backgroundSize: `${width * found.columns}px ${height * found.rows}px`, backgroundPosition: `${-found.x * width}px ${-found.y * height}px`,
+      width: `${width}px`, height: `${height}px`, backgroundImage: `url(${place.url})`,
+      backgroundSize: `${width * place.columns}px ${height * place.rows}px`, backgroundPosition: `${-place.x * width}px ${-place.y * height}px`,
     } });
     put(tile.shot, shown);
     this.ctx.decorate?.(shown, sample, cell, { width, height });

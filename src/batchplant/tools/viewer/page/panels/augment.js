@@ -11,7 +11,7 @@ const START = [["RandomResizedCrop", {}], ["RandomHorizontalFlip", {}]];
 
 export async function create(context) {
   const { ops: offered, pipeline } = await ask("augment");
-  const named = Object.fromEntries(offered.map((one) => [one.name, one]));
+  const named = Object.fromEntries(offered.map((op) => [op.name, op]));
   let stop = null;
   let last = "";
 
@@ -55,7 +55,7 @@ export async function create(context) {
     if (current.aug_ops) {
       try {
         const given = JSON.parse(current.aug_ops);
-        if (Array.isArray(given)) return given.filter((one) => Array.isArray(one) && named[one[0]]).map(([name, values]) => [name, values ?? {}]);
+        if (Array.isArray(given)) return given.filter((op) => Array.isArray(op) && named[op[0]]).map(([name, values]) => [name, values ?? {}]);
       } catch { /* a link that somebody changed by hand */ }
     }
     return pipeline ? null : START;
@@ -65,12 +65,12 @@ export async function create(context) {
     const told = (changed) => set({ aug_ops: JSON.stringify(changed) });
     const row = ([name, values], at) => h("li.row.aug-op", {},
       h("strong", {}, name),
-      named[name].arguments.map((one) => argument(name, one, values, (value) => told(ops.map((old, index) => (index === at ? [name, { ...values, [one.name]: value }] : old))))),
+      named[name].arguments.map((parameter) => argument(name, parameter, values, (value) => told(ops.map((old, index) => (index === at ? [name, { ...values, [parameter.name]: value }] : old))))),
       h("button", { "aria-label": `${name} earlier`, disabled: at === 0, onclick: () => told(swapped(ops, at - 1)) }, "↑"),
       h("button", { "aria-label": `${name} later`, disabled: at === ops.length - 1, onclick: () => told(swapped(ops, at)) }, "↓"),
       h("button", { "aria-label": `Remove ${name}`, onclick: () => told(ops.filter((_, index) => index !== at)) }, "✕"));
     const add = h("select", { "aria-label": "Add an op", onchange: () => { if (add.value) told([...ops, [add.value, {}]]); } },
-      h("option", { value: "" }, "Add an op…"), offered.map((one) => h("option", { value: one.name }, one.name)));
+      h("option", { value: "" }, "Add an op…"), offered.map((op) => h("option", { value: op.name }, op.name)));
     put(editor, h("ol.aug-list", {}, ops.map(row)), add);
   }
 
@@ -88,10 +88,10 @@ export async function create(context) {
     const { signal } = stop;
     element.setAttribute("aria-busy", "true");
     try {
-      const found = await wait(`augment/${Number(sample.value)}`, params, () => {}, signal);
+      const result = await wait(`augment/${Number(sample.value)}`, params, () => {}, signal);
       if (signal.aborted) return;
       problem.hidden = true;
-      draw(found);
+      draw(result);
     } catch (error) {
       if (signal.aborted) return;
       last = "";
@@ -104,14 +104,14 @@ export async function create(context) {
     }
   }
 
-  function draw(found) {
-    if (seed.value === "") seed.placeholder = String(found.seed);
-    put(plan, found.plan);
-    note.textContent = found.mixes
-      ? `Some steps work on whole batches: each was made with the ${number(found.batch_size)} samples of its batch in ${found.order} order.`
+  function draw(result) {
+    if (seed.value === "") seed.placeholder = String(result.seed);
+    put(plan, result.plan);
+    note.textContent = result.mixes
+      ? `Some steps work on whole batches: each was made with the ${number(result.batch_size)} samples of its batch in ${result.order} order.`
       : "Drawn as the Loader draws: by seed, epoch and sample, whatever the batch, the rank or the number of threads.";
-    put(originals, found.originals.map((one) => original(one, found.views)));
-    put(views, found.views.map((view, at) => card(view, at, found)));
+    put(originals, result.originals.map((image) => original(image, result.views)));
+    put(views, result.views.map((view, at) => card(view, at, result)));
   }
 
   return {
@@ -137,9 +137,9 @@ export async function create(context) {
 
 /** Draws again and puts the focus back where it was. */
 function refreshed(box, again) {
-  const said = document.activeElement.getAttribute("aria-label");
+  const label = document.activeElement.getAttribute("aria-label");
   again();
-  [...box.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === said && !one.disabled)?.focus();
+  [...box.querySelectorAll("[aria-label]")].find((button) => button.getAttribute("aria-label") === label && !button.disabled)?.focus();
 }
 
 function swapped(list, at) {
@@ -151,9 +151,9 @@ function swapped(list, at) {
 function argument(op, { name, value: usual }, values, told) {
   const now = values[name] ?? usual;
   const many = Array.isArray(now);
-  const shown = (many ? now : [now]).map((one) => Number(Number(one).toPrecision(4)));
-  const fields = shown.map((one, at) => h("input.aug-number", {
-    type: "number", step: "any", value: one, "aria-label": `${op}: ${name}${many ? (at ? ", to" : ", from") : ""}`,
+  const shown = (many ? now : [now]).map((number) => Number(Number(number).toPrecision(4)));
+  const fields = shown.map((number, at) => h("input.aug-number", {
+    type: "number", step: "any", value: number, "aria-label": `${op}: ${name}${many ? (at ? ", to" : ", from") : ""}`,
     onchange: (event) => {
       const given = Number(event.target.value);
       if (event.target.value === "" || !Number.isFinite(given)) return;
@@ -164,44 +164,44 @@ function argument(op, { name, value: usual }, values, told) {
 }
 
 /** The whole image with the box of every view on it. */
-function original(one, views) {
-  const boxes = views.flatMap((view, at) => (view.outputs ?? []).filter((output) => output.field === one.field && output.turn === one.turn && output.box)
+function original(image, views) {
+  const boxes = views.flatMap((view, at) => (view.outputs ?? []).filter((output) => output.field === image.field && output.turn === image.turn && output.box)
     .map((output) => ({ output, at, epoch: view.epoch })));
-  const thick = Math.max(one.width, one.height) / 200;
+  const thick = Math.max(image.width, image.height) / 200;
   const drawn = boxes.map(({ output: { box: [left, top, right, bottom], flip, name }, at, epoch }) => svg(`g.${colour(at % 8)}`, {},
     svg("title", {}, `${name}, epoch ${epoch}${flip ? ", mirrored" : ""}`),
     svg("rect.aug-halo", { x: left, y: top, width: right - left, height: bottom - top, "stroke-width": 2.2 * thick }),
     svg("rect.aug-box", { x: left, y: top, width: right - left, height: bottom - top, "stroke-width": thick, "stroke-dasharray": name === boxes[0].output.name ? null : `${3 * thick} ${2 * thick}` }),
     svg("text.aug-mark", { x: left + 2 * thick, y: top + 10 * thick, "font-size": 9 * thick, "stroke-width": 2 * thick }, String(epoch))));
   return h("figure.aug-original", {},
-    h("div.aug-stage", { style: { aspectRatio: `${one.width} / ${one.height}` } },
-      one.error ? h("p.error", {}, one.error) : h("img", { src: one.src, alt: `${one.field}, the original` }),
-      svg("svg.aug-overlay", { viewBox: `0 0 ${one.width} ${one.height}`, role: "img", "aria-label": `${boxes.length} crop boxes` }, drawn)),
-    h("figcaption.dim", {}, `${one.field}: ${one.width}×${one.height}, and what each epoch cuts out of it`));
+    h("div.aug-stage", { style: { aspectRatio: `${image.width} / ${image.height}` } },
+      image.error ? h("p.error", {}, image.error) : h("img", { src: image.src, alt: `${image.field}, the original` }),
+      svg("svg.aug-overlay", { viewBox: `0 0 ${image.width} ${image.height}`, role: "img", "aria-label": `${boxes.length} crop boxes` }, drawn)),
+    h("figcaption.dim", {}, `${image.field}: ${image.width}×${image.height}, and what each epoch cuts out of it`));
 }
 
-function card(view, at, found) {
+function card(view, at, result) {
   const head = h("h2", {}, h(`span.swatch.${colour(at % 8)}`, { "aria-hidden": "true" }), `Epoch ${number(view.epoch)}`);
   if (view.error) return h("div.card.aug-view", {}, head, h("p.error", {}, view.error));
   // What is drawn over the image is read as numbers on request only.
-  const drawn = new Set(view.outputs.flatMap((one) => (one.annotations ?? []).map((each) => each.field)));
-  const [seen, read] = [view.outputs.filter((one) => !drawn.has(one.field)), view.outputs.filter((one) => drawn.has(one.field))];
-  return h("div.card.aug-view", {}, head, seen.map((one) => value(one, view.epoch, found)),
-    read.length ? h("details.dim", {}, h("summary", {}, read.map((one) => one.name).join(", ")), read.map((one) => value(one, view.epoch, found))) : null);
+  const drawn = new Set(view.outputs.flatMap((output) => (output.annotations ?? []).map((each) => each.field)));
+  const [seen, read] = [view.outputs.filter((output) => !drawn.has(output.field)), view.outputs.filter((output) => drawn.has(output.field))];
+  return h("div.card.aug-view", {}, head, seen.map((output) => value(output, view.epoch, result)),
+    read.length ? h("details.dim", {}, h("summary", {}, read.map((output) => output.name).join(", ")), read.map((output) => value(output, view.epoch, result))) : null);
 }
 
-function value(one, epoch) {
-  const what = one.shape ? `${one.dtype}${one.shape.length ? ` ${one.shape.join("×")}` : ""}` : "";
-  if (one.src) {
-    const [height, width] = one.size;
-    return h("figure", {}, h("div.aug-shown", {}, h("img.aug-image", { src: one.src, alt: `${one.name} in epoch ${epoch}${one.annotations?.length ? `, with its ${one.annotations.map((each) => each.field).join(", ")}` : ""}` }),
-      one.annotations?.length ? h("div.overlay", { "aria-hidden": "true" }, one.annotations.map((each) => shape(each, each, width, height, true))) : null),
-      h("figcaption.dim", {}, `${one.name}: ${what}${one.flip ? ", mirrored" : ""}${one.note ? ` (${one.note})` : ""}`));
+function value(output, epoch) {
+  const what = output.shape ? `${output.dtype}${output.shape.length ? ` ${output.shape.join("×")}` : ""}` : "";
+  if (output.src) {
+    const [height, width] = output.size;
+    return h("figure", {}, h("div.aug-shown", {}, h("img.aug-image", { src: output.src, alt: `${output.name} in epoch ${epoch}${output.annotations?.length ? `, with its ${output.annotations.map((each) => each.field).join(", ")}` : ""}` }),
+      output.annotations?.length ? h("div.overlay", { "aria-hidden": "true" }, output.annotations.map((each) => shape(each, each, width, height, true))) : null),
+      h("figcaption.dim", {}, `${output.name}: ${what}${output.flip ? ", mirrored" : ""}${output.note ? ` (${output.note})` : ""}`));
   }
-  if (one.peaks) {
-    const x = one.peaks.map((_, index) => index);
-    return h("figure", {}, lines([{ name: "lowest", x, y: one.peaks.map(([low]) => low) }, { name: "highest", x, y: one.peaks.map(([, high]) => high) }], { label: `${one.name} in epoch ${epoch}`, yrange: [], height: 120 }),
-      h("figcaption.dim", {}, `${one.name}: ${what}`));
+  if (output.peaks) {
+    const x = output.peaks.map((_, index) => index);
+    return h("figure", {}, lines([{ name: "lowest", x, y: output.peaks.map(([low]) => low) }, { name: "highest", x, y: output.peaks.map(([, high]) => high) }], { label: `${output.name} in epoch ${epoch}`, yrange: [], height: 120 }),
+      h("figcaption.dim", {}, `${output.name}: ${what}`));
   }
-  return h("p.aug-text", {}, h("span.dim", {}, `${one.name}: `), h("bdi", {}, one.text ?? ""), one.shape?.length ? h("span.dim", {}, ` ${what}`) : null);
+  return h("p.aug-text", {}, h("span.dim", {}, `${output.name}: `), h("bdi", {}, output.text ?? ""), output.shape?.length ? h("span.dim", {}, ` ${what}`) : null);
 }

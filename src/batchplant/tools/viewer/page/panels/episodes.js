@@ -43,7 +43,7 @@ function player(episode) {
   const fps = episode.fps ?? DEFAULT_FPS, end = episode.frames - 1;
   let wanted = null, loading = false, timer = null;
   const views = episode.cameras.map((name) => ({ name, box: h("div.shown") }));
-  const said = h("output"), link = h("span");
+  const place = h("output"), link = h("span");
   const slider = h("input", { type: "range", min: 0, max: end, step: 1, value: 0, "aria-label": "Frame", oninput: () => { stop(); show(Number(slider.value)); }, onchange: store });
   const play = h("button.main", { onclick: () => (timer ? stop() : start()) }, "Play");
   const step = (by, label, text) => h("button", { title: label, "aria-label": label, onclick: () => { stop(); show(wanted + by); store(); } }, text);
@@ -71,7 +71,7 @@ function player(episode) {
     if (next === wanted) return;
     wanted = next;
     slider.value = wanted;
-    said.textContent = `frame ${number(wanted)} of ${number(episode.frames)}, ${clock(wanted / fps)}`;
+    place.textContent = `frame ${number(wanted)} of ${number(episode.frames)}, ${clock(wanted / fps)}`;
     put(link, sampleLink(episode.first + wanted));
     for (const { chart } of charts) chart.mark(wanted);
     if (!loading) load();
@@ -99,7 +99,7 @@ function player(episode) {
   const texts = Object.entries(episode.texts).map(([name, text]) => h("p", {}, h("span.dim", {}, `${name}: `), text));
   const element = h("div", {}, texts,
     h("div.cameras", {}, views.map(({ name, box }) => h("figure", {}, box, h("figcaption.dim", {}, name)))),
-    slider, h("div.row", {}, step(-1, "Previous frame", "‹"), play, step(1, "Next frame", "›"), said, link),
+    slider, h("div.row", {}, step(-1, "Previous frame", "‹"), play, step(1, "Next frame", "›"), place, link),
     h("div.curves", {}, charts.map(({ field: name, chart }) => h("article.card", { "aria-label": name }, h("h2", {}, name), chart))));
   return { element, show, stop };
 }

@@ -50,34 +50,34 @@ export function create(context) {
     looking?.abort();
     const mine = (looking = new AbortController());
     const params = state.query();
-    let found;
+    let matches;
     try {
-      found = await wait("rows", params, (done, of) => bar.working(done, of), mine.signal);
+      matches = await wait("rows", params, (done, of) => bar.working(done, of), mine.signal);
     } catch (error) {
       if (error.name !== "AbortError" && mine === looking) bar.failed(error, now.where);
       return;
     }
     if (mine !== looking) return;
     source?.close();
-    const shows = Object.fromEntries(dataset.fields.map((one) => [one.name, one.shows]));
-    const main = dataset.image ?? dataset.fields.find((one) => MAIN.includes(one.shows))?.name ?? dataset.fields[0]?.name;
+    const shows = Object.fromEntries(dataset.fields.map((field) => [field.name, field.shows]));
+    const main = dataset.image ?? dataset.fields.find((field) => MAIN.includes(field.shows))?.name ?? dataset.fields[0]?.name;
     const image = layout === "grid" && ["image", "mask"].includes(shows[main]) ? main : null;
     const fields = layout === "grid" ? [...new Set([main, dataset.label].filter(Boolean))] : [];
-    source = new Source({ query: params, count: found.count, fields, image }, () => scroller.ask(), (error) => context.say(error.message));
+    source = new Source({ query: params, count: matches.count, fields, image }, () => scroller.ask(), (error) => context.say(error.message));
     const ctx = { dataset, main, decorate };
     put(drawn, image ? overlay.controls(image) : null);
     view = layout === "grid" ? new Tiles(layer, ctx, pick) : new Table(layer, ctx, pick, sorted);
     field.setAttribute("role", layout === "grid" ? "listbox" : "grid");
     field.setAttribute("aria-label", "Samples");
     if (layout === "grid") field.removeAttribute("aria-rowcount");
-    else { field.setAttribute("aria-rowcount", found.count + 1); view.header(now); }
+    else { field.setAttribute("aria-rowcount", matches.count + 1); view.header(now); }
     opening = null;
     if (other) { cursor = 0; scroller.position = 0; }
-    cursor = Math.min(cursor, Math.max(0, found.count - 1));
-    bar.found(found);
-    empty.hidden = found.count > 0;
-    empty.textContent = found.of ? "No sample fits. Change the filter or the search." : "This dataset has no samples.";
-    field.hidden = !found.count;
+    cursor = Math.min(cursor, Math.max(0, matches.count - 1));
+    bar.matched(matches);
+    empty.hidden = matches.count > 0;
+    empty.textContent = matches.of ? "No sample fits. Change the filter or the search." : "This dataset has no samples.";
+    field.hidden = !matches.count;
     width = 0;
     paint();
   }
@@ -121,18 +121,18 @@ export function create(context) {
 
   function pick(row) {
     cursor = row;
-    const found = source.sample(row);
+    const sample = source.sample(row);
     // What is not there yet is opened when it comes.
-    opening = found ? null : row;
-    if (found) state.set({ sample: found.sample, row });
+    opening = sample ? null : row;
+    if (sample) state.set({ sample: sample.sample, row });
     else paint();
   }
 
-  /** The view of one sample, or the list. */
+  /** The view of a single sample, or the list. */
   function open(now) {
-    const one = now.sample !== undefined;
-    if (one === list.hidden && !one) return;
-    if (!one) {
+    const single = now.sample !== undefined;
+    if (single === list.hidden && !single) return;
+    if (!single) {
       const back = !list.hidden ? false : true;
       list.hidden = false;
       sample.hide();
@@ -156,10 +156,10 @@ export function create(context) {
     const to = await dialogs.jump(dataset);
     if (to === null) return;
     try {
-      const found = await wait("find", { ...state.query(), sample: to });
-      if (found.row === null) { context.say(`sample ${found.sample} is not among these`); state.set({ sample: found.sample, row: "" }); return; }
-      if (state.get().sample !== undefined) { move(found); return; }
-      cursor = found.row;
+      const match = await wait("find", { ...state.query(), sample: to });
+      if (match.row === null) { context.say(`sample ${match.sample} is not among these`); state.set({ sample: match.sample, row: "" }); return; }
+      if (state.get().sample !== undefined) { move(match); return; }
+      cursor = match.row;
       scroller.go(view.line(cursor) * scroller.height);
       field.focus({ preventScroll: true });
     } catch (error) { context.say(error.message); }

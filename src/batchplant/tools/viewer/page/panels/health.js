@@ -42,35 +42,35 @@ export function create(context) {
   };
 }
 
-function problems(found) {
-  const count = found.problems.length;
-  const part = found.samples < found.of ? ` of ${number(found.of)}` : "";
+function problems(report) {
+  const count = report.problems.length;
+  const part = report.samples < report.of ? ` of ${number(report.of)}` : "";
   return [
-    h(`p.verdict.${found.ok ? "good" : "bad"}`, { role: "status" }, found.ok ? "✓ Nothing wrong" : `✕ ${number(count)} problem${count > 1 ? "s" : ""}`,
-      h("span.dim", {}, ` in ${number(found.samples)}${part} samples; checked ${found.checks.join(", ")}`)),
-    count ? h("ul.problems", {}, found.problems.map((one) => h("li", {},
-      place(one, one.message), one.path ? h("span.dim.mono", {}, ` ${one.path}`) : null, one.offset === null ? null : h("span.dim", {}, ` byte ${number(one.offset)}`)))) : null,
-    found.remarks.map((remark) => h("p.dim", {}, remark)),
+    h(`p.verdict.${report.ok ? "good" : "bad"}`, { role: "status" }, report.ok ? "✓ Nothing wrong" : `✕ ${number(count)} problem${count > 1 ? "s" : ""}`,
+      h("span.dim", {}, ` in ${number(report.samples)}${part} samples; checked ${report.checks.join(", ")}`)),
+    count ? h("ul.problems", {}, report.problems.map((problem) => h("li", {},
+      place(problem, problem.message), problem.path ? h("span.dim.mono", {}, ` ${problem.path}`) : null, problem.offset === null ? null : h("span.dim", {}, ` byte ${number(problem.offset)}`)))) : null,
+    report.remarks.map((remark) => h("p.dim", {}, remark)),
   ];
 }
 
-function place(one, said) {
-  if (one.sample === null || one.sample === undefined) return said;
-  return [sampleLink(one.sample), one.field ? h("span.dim", {}, ` ${one.field}`) : null, said ? `: ${said}` : null];
+function place(entry, text) {
+  if (entry.sample === null || entry.sample === undefined) return text;
+  return [sampleLink(entry.sample), entry.field ? h("span.dim", {}, ` ${entry.field}`) : null, text ? `: ${text}` : null];
 }
 
-function findings(found) {
-  const part = found.looked_at < found.samples ? [h("span.sampled", {}, "sampled"), ` ${number(found.looked_at)} of ${number(found.samples)} samples`] : `all ${number(found.samples)} samples`;
+function findings(report) {
+  const part = report.looked_at < report.samples ? [h("span.sampled", {}, "sampled"), ` ${number(report.looked_at)} of ${number(report.samples)} samples`] : `all ${number(report.samples)} samples`;
   return [
-    h(`p.verdict.${found.findings.length ? "bad" : "good"}`, { role: "status" },
-      found.findings.length ? `${number(found.findings.length)} finding${found.findings.length > 1 ? "s" : ""}` : "✓ Nothing found", h("span.dim", {}, ` by ${number(found.checks.length)} checks in `, part)),
-    found.findings.map((one) => h(`article.finding.${one.severity}`, {},
-      h("h3", {}, h(`span.severity.${one.severity}`, {}, h("span", { "aria-hidden": "true" }, MARKS[one.severity]), ` ${one.severity}`), ` ${one.check}`,
-        h("span.dim", {}, ` ${one.about ? "about " : ""}${number(one.count)} of ${number(one.of)} ${one.unit}`)),
-      h("p", {}, one.message),
-      one.examples.length ? h("ul.problems", {}, one.examples.map((example) => h("li", {}, place(example, [example.key ?? example.path, example.said].filter(Boolean).join(" – "))))) : null,
-      one.mend ? h("pre.mend", { tabindex: "0" }, one.mend) : null,
-      h("p.dim", {}, one.why))),
-    found.remarks.map((remark) => h("p.dim", {}, remark)),
+    h(`p.verdict.${report.findings.length ? "bad" : "good"}`, { role: "status" },
+      report.findings.length ? `${number(report.findings.length)} finding${report.findings.length > 1 ? "s" : ""}` : "✓ Nothing found", h("span.dim", {}, ` by ${number(report.checks.length)} checks in `, part)),
+    report.findings.map((finding) => h(`article.finding.${finding.severity}`, {},
+      h("h3", {}, h(`span.severity.${finding.severity}`, {}, h("span", { "aria-hidden": "true" }, MARKS[finding.severity]), ` ${finding.severity}`), ` ${finding.check}`,
+        h("span.dim", {}, ` ${finding.about ? "about " : ""}${number(finding.count)} of ${number(finding.of)} ${finding.unit}`)),
+      h("p", {}, finding.message),
+      finding.examples.length ? h("ul.problems", {}, finding.examples.map((example) => h("li", {}, place(example, [example.key ?? example.path, example.said].filter(Boolean).join(" – "))))) : null,
+      finding.mend ? h("pre.mend", { tabindex: "0" }, finding.mend) : null,
+      h("p.dim", {}, finding.why))),
+    report.remarks.map((remark) => h("p.dim", {}, remark)),
   ];
 }

@@ -74,7 +74,7 @@ export function create() {
     advice.textContent = rows.length > 2 && told.advice ? `${told.advice[0].toUpperCase()}${told.advice.slice(1)}.` : "";
     which.hidden = told.loaders.length < 2;
     if (which.children.length !== told.loaders.length) {
-      put(which, told.loaders.map((one) => h("option", { value: one.loader }, `${one.loader}: ${one.path}`)));
+      put(which, told.loaders.map((entry) => h("option", { value: entry.loader }, `${entry.loader}: ${entry.path}`)));
     }
     which.value = String(told.loader);
     if (!paused) draw();
@@ -82,7 +82,7 @@ export function create() {
 
   const at = (row, name) => row[names[name]];
   /** How much a sum grew from one row to another, for each second between them. */
-  const rate = (one, two, name) => (at(two, name) - at(one, name)) / (at(two, "time") - at(one, "time") || 1);
+  const rate = (before, after, name) => (at(after, name) - at(before, name)) / (at(after, "time") - at(before, "time") || 1);
 
   function draw() {
     if (!rows.length) return;
@@ -103,11 +103,11 @@ export function create() {
       chart("Samples a second", "that your loop took",
         lines(series([["samples/s", rates("samples")]]), { label: `Samples a second, now ${short(rate(before, last, "samples"))}`, area: true, ...axis })),
       chart("Your loop waits", "the share of its time in which it has no batch; the rest is its own step",
-        lines(series([["waits", rates("waited").map((one) => Math.max(0, Math.min(1, one)))]]), { label: "Share of the loop's time in which it waits", area: true, yrange: [0, 1], yname: percent, ...axis })),
+        lines(series([["waits", rates("waited").map((value) => Math.max(0, Math.min(1, value)))]]), { label: "Share of the loop's time in which it waits", area: true, yrange: [0, 1], yname: percent, ...axis })),
       chart("Queue", `batches, of at most ${about.prefetch_batches} ahead; none ready means that your loop waits`,
         lines(series([["ready", values("ready")], ["being made", values("making")]]), { label: "Batches that are ready and that are being made", yrange: [0, about.prefetch_batches], ...axis })),
       chart("Where batches spend their time", "seconds of background threads in each second; decode includes waiting for a free thread",
-        lines(series(["storage", "decode", "transforms", "device"].map((name) => [name, rates(name)]).filter(([, y]) => y.some((one) => one > 0))), { label: "Seconds in each second by part", ...axis })),
+        lines(series(["storage", "decode", "transforms", "device"].map((name) => [name, rates(name)]).filter(([, y]) => y.some((value) => value > 0))), { label: "Seconds in each second by part", ...axis })),
       chart("Decoding threads", `how many of ${about.threads} are busy`,
         lines(series([["decode", rates("thread_decode")], ["resize", rates("thread_resize")]]), { label: "Threads that decode and resize", yrange: [0, about.threads], ...axis })),
       chart("This process", "memory in use",
@@ -140,7 +140,7 @@ export function create() {
   return {
     element,
     show(current) {
-      span.value = SPANS.some(([one]) => one === current.live_span) ? current.live_span : SPANS[0][0];
+      span.value = SPANS.some(([seconds]) => seconds === current.live_span) ? current.live_span : SPANS[0][0];
       const wanted = current.live_loader ?? "0";
       if (wanted !== loader || !shown) {
         if (wanted !== loader) { rows = []; next = 0; put(charts); put(now); }

@@ -62,37 +62,37 @@ export function create() {
     controller = new AbortController();
     const now = state.get();
     try {
-      const found = await wait("tensors", { search: now.model_search, sort: now.model_sort, down: now.model_down, start, count: PAGE },
+      const answer = await wait("tensors", { search: now.model_search, sort: now.model_sort, down: now.model_down, start, count: PAGE },
         (done, of) => { summary.textContent = `reading ${number(done)} of ${number(of)} names…`; }, controller.signal);
       wrong.textContent = "";
       if (!start) put(body);
-      body.append(...found.tensors.flatMap(line));
-      shown = start + found.tensors.length;
-      more.hidden = shown >= found.count;
-      const kinds = Object.entries(found.dtypes).map(([name, count]) => `${number(count)} ${name}`).join(", ");
-      summary.textContent = `${number(found.count)}${found.count < found.of ? ` of ${number(found.of)}` : ""} tensors · ${number(found.parameters)} parameters · ${bytes(found.bytes)}${kinds ? ` · ${kinds}` : ""}`;
+      body.append(...answer.tensors.flatMap(line));
+      shown = start + answer.tensors.length;
+      more.hidden = shown >= answer.count;
+      const kinds = Object.entries(answer.dtypes).map(([name, count]) => `${number(count)} ${name}`).join(", ");
+      summary.textContent = `${number(answer.count)}${answer.count < answer.of ? ` of ${number(answer.of)}` : ""} tensors · ${number(answer.parameters)} parameters · ${bytes(answer.bytes)}${kinds ? ` · ${kinds}` : ""}`;
     } catch (error) {
       if (error.name !== "AbortError") put(wrong, error.message);
     }
   }
 
-  function line(one) {
+  function line(tensor) {
     const inside = h("td", { colspan: COLUMNS.length, role: "cell" });
     const below = h("tr.opened", { hidden: true, role: "row" }, inside);
     const button = h("button.tensor", { "aria-expanded": "false", onclick: () => {
       below.hidden = !below.hidden;
       button.setAttribute("aria-expanded", String(!below.hidden));
-      if (!below.hidden && !inside.firstChild) put(inside, opened(one));
-    } }, one.name || "(no name)");
-    return [h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader" }, button, one.error ? h("span.error", {}, ` ${one.error}`) : null), h("td.mono", { role: "cell" }, one.dtype), h("td.mono", { role: "cell" }, one.shape.length ? one.shape.join("×") : "one value"),
-      h("td.number", { role: "cell" }, number(one.parameters)), h("td.number", { role: "cell" }, bytes(one.bytes))), below];
+      if (!below.hidden && !inside.firstChild) put(inside, opened(tensor));
+    } }, tensor.name || "(no name)");
+    return [h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader" }, button, tensor.error ? h("span.error", {}, ` ${tensor.error}`) : null), h("td.mono", { role: "cell" }, tensor.dtype), h("td.mono", { role: "cell" }, tensor.shape.length ? tensor.shape.join("×") : "one value"),
+      h("td.number", { role: "cell" }, number(tensor.parameters)), h("td.number", { role: "cell" }, bytes(tensor.bytes))), below];
   }
 
-  function opened(one) {
-    const cell = { field: "data", shape: one.shape, dtype: one.dtype };
-    const ctx = { sample: one.sample };
+  function opened(tensor) {
+    const cell = { field: "data", shape: tensor.shape, dtype: tensor.dtype };
+    const ctx = { sample: tensor.sample };
     return h("div.opened-tensor", {}, h("div", {}, array.statistics(cell, ctx, { open: true })), h("div", {}, array.large(cell, ctx, { told: false })),
-      h("p", {}, h("a", { href: `#${new URLSearchParams({ tab: "grid", sample: one.sample })}` }, "Where it lies")));
+      h("p", {}, h("a", { href: `#${new URLSearchParams({ tab: "grid", sample: tensor.sample })}` }, "Where it lies")));
   }
 
   async function show(now) {

@@ -7,7 +7,7 @@ import * as state from "../state.js";
 import { chosen, field, filterNote, percent, result, runner, sampleLink } from "./shared.js";
 
 const ORDERS = ["sequential", "random", "quasi_random", "shards", "windowed", "class_balanced"];
-const SAID = {
+const MEANINGS = {
   sequential: "the samples as stored",
   random: "a uniform shuffle",
   quasi_random: "storage blocks in random order, samples shuffled within some blocks",
@@ -21,18 +21,18 @@ const DEFAULTS = { by: "random", seed: 0, epoch: 0, batch: 256, world_size: 1, w
 
 export function create(context) {
   const controls = h("form.row.controls", { "aria-label": "How the Loader reads", onsubmit: (event) => event.preventDefault() });
-  const [note, image, batch, found] = [h("div"), h("div"), h("div"), h("div")];
+  const [note, image, batch, appearances] = [h("div"), h("div"), h("div"), h("div")];
   const stepControls = h("form.row.controls", { "aria-label": "Which batch", onsubmit: (event) => event.preventDefault() });
   const element = h("section.order", { "aria-label": "Order" }, note,
     h("article.card", {}, h("h2", {}, "The epoch"), controls, image),
     h("article.card", {}, h("h2", {}, "What a rank sees at a step"), stepControls, batch),
-    h("article.card", {}, h("h2", {}, "When a sample is seen"), finder(), found));
-  const [ofImage, ofBatch, ofFound] = [image, batch, found].map((box) => runner(box, context.say));
+    h("article.card", {}, h("h2", {}, "When a sample is seen"), finder(), appearances));
+  const [ofImage, ofBatch, ofAppearances] = [image, batch, appearances].map((box) => runner(box, context.say));
   let [madeImage, madeBatch, labels] = [null, null, null];
 
   const value = (now, name) => now[`order_${name}`] ?? String(DEFAULTS[name]);
-  const set = (changes, options) => state.set(Object.fromEntries(Object.entries(changes).map(([name, one]) =>
-    [`order_${name}`, String(one) === String(DEFAULTS[name]) ? null : one])), options);
+  const set = (changes, options) => state.set(Object.fromEntries(Object.entries(changes).map(([name, entry]) =>
+    [`order_${name}`, String(entry) === String(DEFAULTS[name]) ? null : entry])), options);
   const asked = (now) => ({
     ...chosen(now), order: value(now, "by"), seed: value(now, "seed"), epoch: value(now, "epoch"), batch_size: value(now, "batch"),
     world_size: value(now, "world_size"), window: value(now, "window"), lanes: value(now, "lanes"), drop_last: value(now, "drop"), label: value(now, "label"),
@@ -55,7 +55,7 @@ export function create(context) {
       h("label.check", {}, h("input", { type: "checkbox", name: "drop", checked: value(now, "drop") === "1", onchange: (event) => set({ drop: event.target.checked ? 1 : "", step: 0 }) }), "drop_last"),
       labels?.length ? field("Classes", h("select", { name: "label", onchange: (event) => set({ label: event.target.value }) },
         h("option", { value: "" }, "found by name"), labels.map((name) => h("option", { value: name, selected: name === value(now, "label") }, name)))) : null,
-      h("p.dim.wide", {}, SAID[by] ?? ""));
+      h("p.dim.wide", {}, MEANINGS[by] ?? ""));
     if (focused) controls.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -74,17 +74,17 @@ export function create(context) {
     const input = h("input", { type: "number", min: 0, step: 1, size: 10, required: true });
     return h("form.row.controls", { "aria-label": "Find a sample", onsubmit: (event) => {
       event.preventDefault();
-      ofFound.run("Looking for the sample", async (told, signal) =>
+      ofAppearances.run("Looking for the sample", async (told, signal) =>
         when(Number(input.value), await result(`when/${input.value}`, asked(state.get()), told, signal)));
     } }, field("Sample", input), h("button", { type: "submit" }, "Find"));
   }
 
   function when(sample, { seen }) {
     if (!seen.length) return h("p", {}, "This epoch does not have it.");
-    return h("ul", {}, seen.map((one) => h("li", {}, one.step === undefined
-      ? `position ${number(one.position)}, which drop_last leaves out`
-      : h("button", { onclick: () => set({ step: one.step, rank: one.rank }) }, `step ${number(one.step)} of rank ${number(one.rank)}`),
-      one.step === undefined ? null : ` – position ${number(one.position)} of the epoch`)));
+    return h("ul", {}, seen.map((entry) => h("li", {}, entry.step === undefined
+      ? `position ${number(entry.position)}, which drop_last leaves out`
+      : h("button", { onclick: () => set({ step: entry.step, rank: entry.rank }) }, `step ${number(entry.step)} of rank ${number(entry.rank)}`),
+      entry.step === undefined ? null : ` – position ${number(entry.position)} of the epoch`)));
   }
 
   function show(now) {
@@ -94,7 +94,7 @@ export function create(context) {
     if (key !== madeImage) {
       madeImage = key;
       put(note, filterNote(now));
-      put(found);
+      put(appearances);
       ofImage.run("Reading the order", async (told, signal) => {
         const value = await result("epoch", params, told, signal);
         labels = value.labels;
@@ -116,45 +116,45 @@ export function create(context) {
   return { element, show, hide() {} };
 }
 
-function epoch(found, params, samples, pick) {
+function epoch(chart, params, samples, pick) {
   const world_size = Number(params.world_size);
   const groups = Array.from({ length: Math.min(world_size, COLOURED + 1) }, (_, rank) => ({ name: rank < COLOURED ? `rank ${rank}` : "other ranks", points: [] }));
-  for (const [position, step, sample, rank] of found.dots) {
-    groups[Math.min(rank, COLOURED)].points.push([found.steps > 200 ? step : position * (found.steps / found.length), sample, 1, [step, rank]]);
+  for (const [position, step, sample, rank] of chart.dots) {
+    groups[Math.min(rank, COLOURED)].points.push([chart.steps > 200 ? step : position * (chart.steps / chart.length), sample, 1, [step, rank]]);
   }
   const facts = [
-    `${number(found.steps)} ${found.steps === 1 ? "step" : "steps"}`,
+    `${number(chart.steps)} ${chart.steps === 1 ? "step" : "steps"}`,
     world_size > 1 ? `of ${number(world_size)} ranks` : null,
-    `${number(found.length)} samples`,
-    found.left_out ? `${number(found.left_out)} left out by drop_last` : null,
-    found.idle ? `${number(found.idle)} ranks have nothing at the last step` : null,
+    `${number(chart.length)} samples`,
+    chart.left_out ? `${number(chart.left_out)} left out by drop_last` : null,
+    chart.idle ? `${number(chart.idle)} ranks have nothing at the last step` : null,
   ].filter(Boolean).join(", ");
-  const blocks = found.blocks && `${number(found.blocks.count)} storage blocks; a batch reads from ${plots.short(found.blocks.per_batch)} of them on average.`;
+  const blocks = chart.blocks && `${number(chart.blocks.count)} storage blocks; a batch reads from ${plots.short(chart.blocks.per_batch)} of them on average.`;
   return [
-    h("p", {}, `${facts}.`, blocks ? ` ${blocks}` : " This format has no storage blocks.", ` ${percent(found.kept_neighbours)} of samples are followed by the one stored beside them.`),
+    h("p", {}, `${facts}.`, blocks ? ` ${blocks}` : " This format has no storage blocks.", ` ${percent(chart.kept_neighbours)} of samples are followed by the one stored beside them.`),
     h("div.cards.wide", {},
       h("div", {}, h("h3", {}, "Which sample is read at which step"),
         plots.scatter(groups, { label: `Samples by step, ${world_size > 1 ? "colours are ranks" : "one rank"}`, xlabel: "step", ylabel: "sample", yrange: [0, samples], dot: 1.6, height: 300, pick: ([step, rank]) => pick(step, rank) }),
         h("p.dim", {}, "A line is no shuffle, an even field is a uniform one, steps of a stair are blocks. Choose a dot to see its batch.")),
-      found.mixing ? mixing(found, params, pick) : h("div", {}, h("h3", {}, "Labels along the epoch"), h("p.dim", {}, "There is no field of classes; choose one above."))),
+      chart.mixing ? mixing(chart, params, pick) : h("div", {}, h("h3", {}, "Labels along the epoch"), h("p.dim", {}, "There is no field of classes; choose one above."))),
   ];
 }
 
-function mixing(found, params, pick) {
-  const { names, counts, entropy, batch_entropy: batch, again, every } = found.mixing;
+function mixing(chart, params, pick) {
+  const { names, counts, entropy, batch_entropy: batch, again, every } = chart.mixing;
   const columns = counts[0]?.length ?? 0;
   const share = entropy > 0 ? batch / entropy : 1;
-  return h("div", {}, h("h3", {}, `Labels along the epoch: ${found.label}`),
+  return h("div", {}, h("h3", {}, `Labels along the epoch: ${chart.label}`),
     plots.stacked(names.map((name, at) => ({ name, values: counts[at] })), {
-      label: `Shares of classes along the epoch: ${names.join(", ")}`, xlabel: "step", x: [0, found.steps], height: 230,
-      pick: (column) => pick(Math.min(found.steps - 1, Math.floor(((column + 0.5) / columns) * found.steps))) }),
+      label: `Shares of classes along the epoch: ${names.join(", ")}`, xlabel: "step", x: [0, chart.steps], height: 230,
+      pick: (column) => pick(Math.min(chart.steps - 1, Math.floor(((column + 0.5) / columns) * chart.steps))) }),
     h("p", {}, `A batch holds ${batch.toFixed(2)} of the ${entropy.toFixed(2)} bits that labels have (${percent(share, 0)}). `,
       again > 0.05 ? h("span.warn", {}, `The next sample has the same label ${percent(again, 0)} more often than by chance.`) : "The label of a sample does not tell the next one."),
     every ? null : h("p.dim", {}, h("span.sampled", {}, "sampled"), " some samples of each column, and some batches."),
     plots.table(["class", "share of what was looked at"], names.map((name, at) => [name, percent(sum(counts[at]) / Math.max(1, sum(counts.map(sum))))])));
 }
 
-const sum = (values) => values.reduce((total, one) => total + one, 0);
+const sum = (values) => values.reduce((total, entry) => total + entry, 0);
 
 function batchOf(seen, now, context) {
   const { dataset } = context;
@@ -169,7 +169,7 @@ function batchOf(seen, now, context) {
   const more = seen.count - seen.shown.length;
   return [
     h("p", {}, `Step ${number(seen.step)} of rank ${number(seen.rank)}: ${number(seen.count)} samples`, seen.position === null ? "." : ` from position ${number(seen.position)} of the epoch on.`),
-    seen.classes ? plots.bars(seen.classes.map((one) => ({ label: one.label, value: one.count })), { label: "Classes in this batch", shown: 6 }) : null,
+    seen.classes ? plots.bars(seen.classes.map((entry) => ({ label: entry.label, value: entry.count })), { label: "Classes in this batch", shown: 6 }) : null,
     h("ol.batch", {}, shown),
     more > 0 ? h("details", {}, h("summary", {}, `${number(more)} more`), h("p", {}, Array.from(seen.samples.slice(seen.shown.length), (sample, at) => [at ? ", " : null, sampleLink(sample, number(sample))]))) : null,
   ];

@@ -32,9 +32,9 @@ export function runner(box, says = () => {}, stopped = () => {}) {
     stop();
     const own = current = new AbortController();
     const bar = h("progress", { "aria-label": label });
-    const said = h("span.dim", {}, `${label} …`);
-    const shown = h("div.row.working", { role: "status" }, bar, said, h("button", { onclick: () => { stop(); end(); box.prepend(h("p.dim.working", {}, "Stopped.")); stopped(); } }, "Stop"));
-    const end = () => { for (const one of box.querySelectorAll(":scope > .working")) one.remove(); box.removeAttribute("aria-busy"); };
+    const status = h("span.dim", {}, `${label} …`);
+    const shown = h("div.row.working", { role: "status" }, bar, status, h("button", { onclick: () => { stop(); end(); box.prepend(h("p.dim.working", {}, "Stopped.")); stopped(); } }, "Stop"));
+    const end = () => { for (const element of box.querySelectorAll(":scope > .working")) element.remove(); box.removeAttribute("aria-busy"); };
     end();
     // What is ready at once does not flicker.
     const timer = setTimeout(() => { box.prepend(shown); box.setAttribute("aria-busy", "true"); }, 150);
@@ -42,7 +42,7 @@ export function runner(box, says = () => {}, stopped = () => {}) {
       const value = await work((done, of) => {
         if (!of) return;
         Object.assign(bar, { max: of, value: done });
-        said.textContent = `${label}: ${number(done)} of ${number(of)}`;
+        status.textContent = `${label}: ${number(done)} of ${number(of)}`;
       }, own.signal);
       if (own.signal.aborted) return;
       put(box, value);
@@ -79,8 +79,8 @@ export function measureBy(field, what, ...rest) {
 /** Says which samples are meant, where a filter is set. */
 export function filterNote(now) {
   if (!now.where && !now.search && !now.measure) return null;
-  const said = [now.where, now.search ? `“${now.search}”` : null, now.measure ? measureText(now.measure) : null].filter(Boolean).join(", ");
-  return h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, said)),
+  const texts = [now.where, now.search ? `“${now.search}”` : null, now.measure ? measureText(now.measure) : null].filter(Boolean).join(", ");
+  return h("p.filter-note.row", {}, h("span", {}, "Only samples with ", h("code", {}, texts)),
     h("button", { onclick: () => state.set({ where: null, search: null, measure: null }) }, "All samples"));
 }
 
