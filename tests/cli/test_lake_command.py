@@ -171,19 +171,19 @@ def test_vacuum_asks(path, capsys):
     assert "write 7d, 12h or 30m" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("answer", ["y", "", "no"])
-def test_a_person_is_asked(answer, path, monkeypatch, capsys):
+def test_a_person_is_asked(path, monkeypatch, capsys):
     import io
 
     write(path, [1])
     write(path, [2], mode="overwrite")
-    given = io.StringIO(answer + "\n")
-    given.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", given)
     before = len(data_files(path))
-    assert main(["lake", "vacuum", path, "--older-than", "0"]) == 0
-    assert "Remove 1 file" in capsys.readouterr().out or path.endswith("iceberg")
-    assert len(data_files(path)) == (before - 1 if answer == "y" else before)
+    for answer in ("", "no", "y"):
+        given = io.StringIO(answer + "\n")
+        given.isatty = lambda: True
+        monkeypatch.setattr("sys.stdin", given)
+        assert main(["lake", "vacuum", path, "--older-than", "0"]) == 0
+        assert "Remove 1 file" in capsys.readouterr().out or path.endswith("iceberg")
+        assert len(data_files(path)) == (before - 1 if answer == "y" else before), answer
 
 
 def test_strays_of_killed_writers_go_when_they_are_old(path):

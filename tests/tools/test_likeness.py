@@ -33,7 +33,7 @@ def grouped(*images):
     return likeness.groups(hashes, np.array([likeness.reduced(item) for item in small]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SEEDS, st.integers(40, 100), st.sampled_from(["jpeg", "webp"]))
 def test_another_encoding_looks_the_same(seed, quality, encoding):
     pixels = photo(seed)
@@ -42,7 +42,7 @@ def test_another_encoding_looks_the_same(seed, quality, encoding):
     assert grouped(pixels, again) == [[0, 1]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SEEDS, st.integers(64, 255))
 def test_another_size_looks_the_same(seed, longest):
     pixels = photo(seed, height=192, width=256)
@@ -50,7 +50,7 @@ def test_another_size_looks_the_same(seed, longest):
     assert grouped(pixels, small) == [[0, 1]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SEEDS, st.integers(-15, 15), st.floats(0.9, 1.1))
 def test_a_little_brighter_looks_the_same(seed, more, contrast):
     pixels = photo(seed) * 0.7 + 38
@@ -58,15 +58,15 @@ def test_a_little_brighter_looks_the_same(seed, more, contrast):
     assert bits(hash_of(pixels.astype(np.uint8)), hash_of(changed.astype(np.uint8))) <= likeness.CLOSE
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SEEDS, SEEDS)
 def test_other_images_look_different(seed, other):
     assert (grouped(photo(seed), photo(other)) == []) == (seed != other)
 
 
 def test_other_images_have_far_hashes():
-    hashes = np.array([hash_of(photo(seed)) for seed in range(300)], dtype=np.uint64)
-    left, right = np.triu_indices(300, 1)
+    hashes = np.array([hash_of(photo(seed)) for seed in range(120)], dtype=np.uint64)
+    left, right = np.triu_indices(120, 1)
     apart = likeness.distance(hashes[left], hashes[right])
     assert apart.min() > likeness.CLOSE
     assert apart.mean() == pytest.approx(31.5, abs=2)

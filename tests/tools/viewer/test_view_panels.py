@@ -110,8 +110,10 @@ def test_overview_is_of_what_the_filter_leaves(images: Any) -> None:
 # -- order ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", epochs.ORDER_NAMES)
-@pytest.mark.parametrize("where", ["", "label != 'dog'"])
+@pytest.mark.parametrize(
+    ("order", "where"),
+    [(order, ("", "label != 'dog'")[number % 2]) for number, order in enumerate(epochs.ORDER_NAMES)],
+)
 def test_steps_are_those_of_the_loader(images: Any, order: str, where: str) -> None:
     """With ranks, a filter, and a last step that does not come out even."""
     chosen = np.arange(COUNT) if not where else np.flatnonzero([sample["label"] != 1 for sample in samples()])

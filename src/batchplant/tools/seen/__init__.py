@@ -1,7 +1,6 @@
 """Runs that were recorded, taken apart step by step; see ``batchplant why``."""
 
 from . import receipts
-from .record import Stretch
-from .run import Run, SeenSample, Spike, Spikes
+from .run import Run, SeenSample, Spike, Spikes, Stretch
 
 __all__ = ["Run", "SeenSample", "Spike", "Spikes", "Stretch", "receipts"]

@@ -28,8 +28,7 @@ from ...errors import DataError, OptionError, exceptions_as
 from ...order.ranks import SkippedShard
 from ...schema.columns import I64, Ragged
 from ...storage import NOTE_ERRORS, is_remote, open_source, parse_object, read_whole
-from .record import Stretch
-from .run import Run, places
+from .run import Run, Stretch, places
 
 VERSION = 1
 # Entries of a process that a head has.
