@@ -116,11 +116,11 @@ export function large(cell, ctx, { told = true } = {}) {
 const show = (value) => (typeof value === "number" ? (Number.isInteger(value) ? number(value) : String(Number(value.toPrecision(5)))) : String(value));
 
 /** One axis: a curve; of many values the least and the most of each part. */
-function curve(cell, slice) {
-  const count = slice.shape[0], all = Array.from(slice.data), step = slice.values / count;
-  const x = Array.from({ length: count }, (_, at) => at * step * slice.steps[0]);
-  const series = slice.peaks ? [{ name: "least", x, y: all.slice(0, count) }, { name: "most", x, y: all.slice(count) }] : [{ name: cell.field, x, y: all }];
-  return lines(series, { label: `${cell.field}: ${number(slice.values)} values from ${show(slice.low)} to ${show(slice.high)}`, yrange: [] });
+function curve(cell, drawn) {
+  const count = drawn.shape[0], all = Array.from(drawn.data), step = drawn.values / count;
+  const x = Array.from({ length: count }, (_, at) => at * step * drawn.steps[0]);
+  const series = drawn.peaks ? [{ name: "least", x, y: all.slice(0, count) }, { name: "most", x, y: all.slice(count) }] : [{ name: cell.field, x, y: all }];
+  return lines(series, { label: `${cell.field}: ${number(drawn.values)} values from ${show(drawn.low)} to ${show(drawn.high)}`, yrange: [] });
 }
 
 /** Slices of a volume along three axes through one voxel, marked in each. A click in one moves the other two. */

@@ -26,7 +26,7 @@ function player(cell, ctx) {
 
 /** A frame, and a slider below a strip of frames that chooses it. */
 function scrubber(cell, ctx) {
-  const place = h("output");
+  const caption = h("output");
   let wanted = 0, loading = false;
   // One frame at a time: while one comes, only the last that was asked for is remembered.
   const next = () => {
@@ -42,7 +42,7 @@ function scrubber(cell, ctx) {
   }
   function show(frame) {
     wanted = Math.max(0, Math.min(cell.frames - 1, frame));
-    place.textContent = `frame ${number(wanted)} of ${number(cell.frames)}, ${clock(wanted / cell.fps)}`;
+    caption.textContent = `frame ${number(wanted)} of ${number(cell.frames)}, ${clock(wanted / cell.fps)}`;
     slider.value = wanted;
     if (!loading) load();
   }
@@ -50,5 +50,5 @@ function scrubber(cell, ctx) {
   const step = (by, label, text) => h("button", { type: "button", "aria-label": label, title: label, onclick: () => show(wanted + by) }, text);
   show(0);
   return h("div.scrubber", {}, image, h("img.strip", { src: place("strip", cell, ctx, { count: 12, height: 64 }), alt: "", loading: "lazy" }), slider,
-    h("div.row", {}, step(-1, "Previous frame", "‹"), step(1, "Next frame", "›"), place));
+    h("div.row", {}, step(-1, "Previous frame", "‹"), step(1, "Next frame", "›"), caption));
 }
