@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         reader = stack.enter_context(open_reader(args.dataset))
         listener = stack.enter_context(listen(args.listen, security))
-        report = _ignore if args.json else _report
+        report = ignore if args.json else report_line
         options = {"plan": plan, "allow_code": args.allow_code, "security": security}
         server = Server(reader, listener, **options, workers=args.workers, report=report)
         if args.metrics is not None:
@@ -86,10 +86,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(line: str) -> None:
+def report_line(line: str) -> None:
     say(line)
     sys.stdout.flush()
 
 
-def _ignore(line: str) -> None:
+def ignore(line: str) -> None:
     pass

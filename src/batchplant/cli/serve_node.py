@@ -19,7 +19,8 @@ import sys
 import time
 
 from ..errors import BusyError, OptionError
-from .terminal import print_json, say
+from .serve import ignore, report_line
+from .terminal import print_json
 
 # Seconds after which a server that a Loader started ends, if nobody uses it.
 IDLE_SECONDS = 10.0
@@ -74,7 +75,7 @@ def _serve(args: argparse.Namespace, listener: socket.socket, memory: int | None
     from ..loading.node.server import Server
 
     idle = IDLE_SECONDS if args.detach and args.idle is None else args.idle
-    report = _ignore if args.detach or args.json else _report
+    report = ignore if args.detach or args.json else report_line
     server = Server(listener, workers=args.workers, memory=memory, idle=idle, report=report)
     if args.json:
         print_json({"process": os.getpid(), "workers": server.workers, "memory": server.memory})
@@ -95,12 +96,3 @@ def _detach(listener: socket.socket) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.close(null)
-
-
-def _report(line: str) -> None:
-    say(line)
-    sys.stdout.flush()
-
-
-def _ignore(line: str) -> None:
-    pass

@@ -15,10 +15,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from typing import TYPE_CHECKING
 
 from ..data.reader import Reader
 from ..errors import OptionError
 from .terminal import add_reading, open_source, print_json, say
+
+if TYPE_CHECKING:
+    from ..tools.viewer.serve import Server
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace, reader: Reader) -> int:
     # The server imports much that no other command needs.
-    from ..tools.viewer.serve import Server, open_browser
+    from ..tools.viewer.serve import Server
     from ..tools.viewer.session import Session
 
     pipeline = None
@@ -65,12 +69,20 @@ def _serve(args: argparse.Namespace, reader: Reader) -> int:
     server = Server(session, port=args.port)
     if args.json:
         print_json({"url": server.url, "samples": len(reader)})
-    else:
+        sys.stdout.flush()
+    run_server(server, quiet=args.json, browser=not args.no_browser)
+    return 0
+
+
+def run_server(server: Server, *, quiet: bool = False, browser: bool = True) -> None:
+    """Serve a page until Ctrl-C."""
+    from ..tools.viewer.serve import open_browser
+
+    if not quiet:
         say(server.url)
-    sys.stdout.flush()
-    if not args.no_browser and not args.json:
-        open_browser(server.url)
+        sys.stdout.flush()
+        if browser:
+            open_browser(server.url)
     # Ctrl-C is the normal way to end it.
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
-    return 0

@@ -18,7 +18,6 @@ exit codes: 0 ok, 1 the run did not see it, or nothing was found, 2 wrong use
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 from typing import Any
 
@@ -82,15 +81,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _summary(args: argparse.Namespace, record: Run) -> int:
-    parts = [
-        {
-            name: getattr(part, name)
-            for name in ("step", "epoch", "start", "world_size", "batch_size", "steps", "lasting")
-        }
-        for part in record.stretches
-    ]
     dataset = record.stretches[-1].process["dataset"] if record.stretches else {}
     if args.json:
+        names = ("step", "epoch", "start", "world_size", "batch_size", "steps", "lasting")
+        parts = [{name: getattr(part, name) for name in names} for part in record.stretches]
         print_json({"steps": record.steps, "dataset": dataset, "stretches": parts})
         return 0
     samples = counted(dataset.get("samples", 0))
@@ -173,41 +167,30 @@ def _spikes(args: argparse.Namespace, record: Run) -> int:
         say(f"{args.spikes} does not jump")
         return 1
     say(f"{args.spikes} jumps in {counted(len(spikes.steps), 'step')}")
-    terminal.print_columns(
-        [
-            ["step", args.spikes],
-            *([f"{spike.step:,}", f"{spike.value:.6g}"] for spike in spikes.steps[: args.n]),
-        ]
-    )
+    rows = [[f"{spike.step:,}", f"{spike.value:.6g}"] for spike in spikes.steps[: args.n]]
+    terminal.print_columns([["step", args.spikes], *rows])
     for title, ranked in (("source", spikes.sources), ("file", spikes.files)):
         if len(ranked) > 1:
-            say("")
-            rows = [[title, "samples", "times as usual"]]
-            rows += [
+            rows = [
                 [terminal.printable(name), f"{count:,}", f"{ratio:.2f}"]
                 for name, count, ratio in ranked[: args.n]
             ]
-            terminal.print_columns(rows, (1, 2))
+            say("")
+            terminal.print_columns([[title, "samples", "times as usual"], *rows], (1, 2))
     if spikes.samples:
+        rows = [[f"{sample:,}", f"{count:,}"] for sample, count in spikes.samples[: args.n]]
         say("")
-        rows = [
-            ["sample", "spikes"],
-            *([f"{sample:,}", f"{count:,}"] for sample, count in spikes.samples[: args.n]),
-        ]
-        terminal.print_columns(rows, (0, 1))
+        terminal.print_columns([["sample", "spikes"], *rows], (0, 1))
     return 0
 
 
 def _open(args: argparse.Namespace, record: Run, seen: list[SeenSample]) -> None:
     """Show the batches of samples in the viewer, until Ctrl-C."""
     from ..formats.registry import open as open_reader
-    from ..tools.viewer.serve import Server, open_browser
+    from ..tools.viewer.serve import Server
     from ..tools.viewer.session import Session
+    from .view import run_server
 
     data, images = record.augmented(seen[: args.n])
     session = Session(open_reader(data, schema=images), title=f"{args.record}: as augmented")
-    server = Server(session)
-    say(server.url)
-    open_browser(server.url)
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run()
+    run_server(Server(session))

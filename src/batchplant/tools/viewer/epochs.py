@@ -116,14 +116,9 @@ class Epoch:
         return rows if self.rows is None else self.rows[rows]
 
     def shard(self, rank: int) -> orders.Shard:
-        options = self.options
-        return orders.shard(
-            self.order,
-            rank=rank,
-            world_size=options.world_size,
-            batch_size=options.batch_size,
-            drop_last=options.drop_last,
-        )
+        names = ("world_size", "batch_size", "drop_last")
+        options = {name: getattr(self.options, name) for name in names}
+        return orders.shard(self.order, rank=rank, **options)
 
     def step(self, number: int, rank: int) -> Document:
         """Describe the batch of a rank at a step."""
@@ -157,7 +152,10 @@ class Epoch:
             progress(start - first, last - first)
             positions = np.arange(start, min(start + CHUNK_POSITIONS, last))
             for position in positions[self.order.take(positions) == row].tolist():
-                appearances.append({"position": position, **self._when(position)})
+                steps, ranks = self.steps_and_ranks(np.array([position]))
+                # drop_last may leave it out.
+                when = {"step": int(steps[0]), "rank": int(ranks[0])} if steps[0] >= 0 else {}
+                appearances.append({"position": position, **when})
                 if len(appearances) == MAX_APPEARANCES:
                     return appearances
             if appearances and self.options.order != "class_balanced":
@@ -176,11 +174,6 @@ class Epoch:
             far = self.options.window or inspect.signature(orders.windowed).parameters["window"].default
             return max(0, row - far), min(length, row + far + 1)
         return 0, length
-
-    def _when(self, position: int) -> dict[str, int]:
-        """Return the step and the rank of a position; nothing if drop_last leaves it out."""
-        steps, ranks = self.steps_and_ranks(np.array([position]))
-        return {"step": int(steps[0]), "rank": int(ranks[0])} if steps[0] >= 0 else {}
 
     def steps_and_ranks(self, positions: I64) -> tuple[I64, I64]:
         """Return the step and the rank of each position; -1 for positions that are left out."""
@@ -281,11 +274,8 @@ class Epoch:
         )
         number = {name: row for row, name in enumerate(common)}
         counts = np.zeros((len(names), columns), dtype=np.int64)
-        start = 0
-        for column, part in enumerate(parts):
-            for name in labels[start : start + len(part)]:
-                counts[number.get(name, len(names) - 1), column] += 1
-            start += len(part)
+        rows = [number.get(name, len(names) - 1) for name in labels]
+        np.add.at(counts, (rows, np.repeat(np.arange(columns), list(map(len, parts)))), 1)
         stretch_codes = [quality.codes_of(self._labels(stretch)) for stretch in stretches]
         # From the frequencies of all labels: within a stretch of one class, every repetition would be chance.
         chance = sum((count / len(labels)) ** 2 for count in counted.values())

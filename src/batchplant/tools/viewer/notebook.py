@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -83,17 +84,21 @@ def _text(value: Any) -> str:
 
 def reader_html(reader: Reader) -> str:
     """Return the HTML of a reader: its fields and first samples. Quick; raises nothing."""
-    return _safely(lambda: _head(repr(reader)), lambda: _fields(reader), lambda: _samples(reader))
+    return _safely(repr(reader), lambda: _fields(reader), lambda: _samples(reader))
 
 
 def loader_html(loader: Loader) -> str:
     """Return the HTML of a loader: its plan, and the first samples of its next epoch as it yields them."""
-    return _safely(lambda: _head(repr(loader)), lambda: _plan(loader), lambda: _loaded(loader))
+
+    def plan() -> Markup:
+        return tag("pre", {"style": "white-space:pre-wrap"}, str(loader.plan)[: 40 * MAX_LETTERS])
+
+    return _safely(repr(loader), plan, lambda: _loaded(loader))
 
 
-def _safely(*parts: Callable[[], Markup]) -> str:
+def _safely(title: str, *parts: Callable[[], Markup]) -> str:
     """Join the parts, with errors in place of those that fail; else the notebook would show a stack trace."""
-    rendered: list[Markup] = []
+    rendered = [tag("p", {"style": "margin:0 0 6px"}, tag("code", None, title))]
     for part in parts:
         try:
             rendered.append(part())
@@ -102,73 +107,49 @@ def _safely(*parts: Callable[[], Markup]) -> str:
     return tag("div", {"class": "batchplant"}, rendered)
 
 
-def _plan(loader: Loader) -> Markup:
-    return tag("pre", {"style": "white-space:pre-wrap"}, str(loader.plan)[: 40 * MAX_LETTERS])
-
-
-def _head(text: str) -> Markup:
-    return tag("p", {"style": "margin:0 0 6px"}, tag("code", None, text))
-
-
 def _fields(reader: Reader) -> Markup:
     rows = [f"{name}: {kind}"[: 2 * MAX_LETTERS] for name, kind in reader.schema.items()]
-    hidden = len(rows) - 4 * MAX_FIELDS
-    rows = [*rows[: 4 * MAX_FIELDS], *([f"{hidden} more"] if hidden > 0 else [])]
+    if len(rows) > 4 * MAX_FIELDS:
+        rows[4 * MAX_FIELDS :] = [f"{len(rows) - 4 * MAX_FIELDS} more"]
     return tag("ul", {"style": "margin:0 0 8px;columns:2"}, [tag("li", None, row) for row in rows])
 
 
 def _samples(reader: Reader) -> Markup:
-    from .cells import Dataset
+    """Return boxes of the first samples; an image is a square, ``src``, that stands for width × height."""
+    from .cells import Dataset, cells_of
     from .pixels import Images
+    from .render import summarize
 
     # Showing remote samples would download them.
     if is_remote(reader.path) or not len(reader):
         return Markup()
-    images = Images()
-    try:
-        samples = _describe_samples(Dataset(reader, ""), images, list(range(min(MAX_SAMPLES, len(reader)))))
-    finally:
-        images.close()
-    return join([_box(sample["sample"], sample["cells"]) for sample in samples])
-
-
-def _describe_samples(dataset: Dataset, images: Images, numbers: list[int]) -> list[Document]:
-    """Summarize samples, with their images as ``src``: a square that stands for width × height."""
-    from .cells import cells_of
-    from .render import summarize
-
-    samples: list[Document] = [
-        {"sample": number, "cells": {name: summarize(cell) for name, cell in cells.items()}}
-        for number, cells in zip(numbers, cells_of(dataset, numbers, dataset.reader.schema), strict=True)
+    dataset, numbers = Dataset(reader, ""), list(range(min(MAX_SAMPLES, len(reader))))
+    samples = [
+        {name: summarize(cell) for name, cell in cells.items()}
+        for cells in cells_of(dataset, numbers, reader.schema)
     ]
-    for field, shows in dataset.shows.items():
-        if shows in ("image", "mask"):
-            _add_thumbnails(dataset, images, field, samples)
-    return samples
+    with contextlib.closing(Images()) as images:
+        for field, shows in dataset.shows.items():
+            if shows in ("image", "mask"):
+                _add_thumbnails(dataset, images, field, [cells[field] for cells in samples])
+    return join([_box(number, cells) for number, cells in enumerate(samples)])
 
 
-def _add_thumbnails(dataset: Dataset, images: Images, field: str, samples: list[Document]) -> None:
-    shown_samples = [sample for sample in samples if _is_small(sample["cells"][field])]
-    if not shown_samples:
-        return
-    numbers = np.array([sample["sample"] for sample in shown_samples])
-    try:
-        tiles, errors = images.tiles(dataset, field, numbers, THUMBNAIL_PIXELS)
-    except (BatchplantError, OSError, MemoryError):
-        return
-    for row, sample in enumerate(shown_samples):
-        if row in errors:
-            sample["cells"][field]["error"] = errors[row]
-        else:
-            data = image.encode(np.ascontiguousarray(tiles[row]), "jpeg", quality=82)
-            sample["cells"][field]["src"] = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
-
-
-def _is_small(cell: Document) -> bool:
-    if "missing" in cell or "error" in cell:
-        return False
-    pixels: int = cell.get("width", 0) * cell.get("height", 0)
-    return pixels <= MAX_DECODED_PIXELS
+def _add_thumbnails(dataset: Dataset, images: Images, field: str, cells: list[Document]) -> None:
+    small = [
+        number
+        for number, cell in enumerate(cells)
+        if not cell.keys() & {"missing", "error"}
+        and cell.get("width", 0) * cell.get("height", 0) <= MAX_DECODED_PIXELS
+    ]
+    with contextlib.suppress(BatchplantError, OSError, MemoryError):
+        tiles, errors = images.tiles(dataset, field, np.array(small, dtype=np.int64), THUMBNAIL_PIXELS)
+        for row, number in enumerate(small):
+            if row in errors:
+                cells[number]["error"] = errors[row]
+            else:
+                data = image.encode(np.ascontiguousarray(tiles[row]), "jpeg", quality=82)
+                cells[number]["src"] = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 
 def _text_of(cell: Document) -> str:
@@ -189,19 +170,15 @@ def _text_of(cell: Document) -> str:
     )
 
 
-def _thumbnail(name: str, cell: Document) -> Markup:
-    """Return the square image, stretched back to its shape."""
-    width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
-    scale = THUMBNAIL_PIXELS / max(width, height)
-    size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
-    return tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size})
-
-
 def _box(number: int, cells: Document) -> Markup:
     parts: list[Any] = []
     for name, cell in list(cells.items())[:MAX_FIELDS]:
         if "src" in cell:
-            parts.insert(0, _thumbnail(name, cell))
+            # The square is stretched back to the shape of its image.
+            width, height = max(1, cell.get("width", 1)), max(1, cell.get("height", 1))
+            scale = THUMBNAIL_PIXELS / max(width, height)
+            size = {"width": max(1, round(width * scale)), "height": max(1, round(height * scale))}
+            parts.insert(0, tag("img", {"src": cell["src"], "alt": f"{name}, {width}×{height}", **size}))
         else:
             parts.append(tag("div", None, f"{name}: {_text_of(cell)[:MAX_LETTERS]}"))
     return tag("div", {"style": BOX_STYLE}, tag("div", {"style": "opacity:.7"}, f"{number:,}"), parts)
