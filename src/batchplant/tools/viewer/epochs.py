@@ -273,9 +273,9 @@ class Epoch:
             [*common, f"{kinds - MAX_COLOURED_CLASSES:,} others"] if kinds > MAX_COLOURED_CLASSES else common
         )
         number = {name: row for row, name in enumerate(common)}
-        counts = np.zeros((len(names), columns), dtype=np.int64)
-        rows = [number.get(name, len(names) - 1) for name in labels]
-        np.add.at(counts, (rows, np.repeat(np.arange(columns), list(map(len, parts)))), 1)
+        rows = np.array([number.get(name, len(names) - 1) for name in labels], dtype=np.int64)
+        places = rows * columns + np.repeat(np.arange(columns), list(map(len, parts)))
+        counts = np.bincount(places, minlength=len(names) * columns).reshape(len(names), columns)
         stretch_codes = [quality.codes_of(self._labels(stretch)) for stretch in stretches]
         # From the frequencies of all labels: within a stretch of one class, every repetition would be chance.
         chance = sum((count / len(labels)) ** 2 for count in counted.values())
