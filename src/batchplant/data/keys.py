@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import math
 import re
-import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -49,9 +48,6 @@ VERSION = 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # Keys that are searched for one similar to a missing key, and keys that a message shows.
 MAX_SEARCHED_KEYS, KEYS_SHOWN = 10_000, 5
-# A shorter key is one edit away from everything, and nobody types a longer one.
-MIN_EDITED_LENGTH, MAX_EDITED_LENGTH = 3, 64
-EDIT_CHARACTERS = string.ascii_letters + string.digits + "_-./"
 # Digits that a number in a key may be padded to.
 PADDED_DIGITS = range(1, 13)
 
@@ -383,11 +379,11 @@ class Keys:
         if not isinstance(key, str | bytes):
             return ""
         text = key if isinstance(key, str) else key.decode("utf-8", "replace")
-        for variants in (forms(text), edits(text)):
-            numbers, _ = self._matches(Ragged.from_cells([_encode(variant) for variant in variants]))
-            if len(numbers):
-                similar = dict.fromkeys(variants[number] for number in numbers.tolist())
-                return f" (did you mean {' or '.join(list(similar)[:3])}?)"
+        variants = forms(text)
+        numbers, _ = self._matches(Ragged.from_cells([_encode(variant) for variant in variants]))
+        if len(numbers):
+            similar = dict.fromkeys(variants[number] for number in numbers.tolist())
+            return f" (did you mean {' or '.join(list(similar)[:3])}?)"
         searched = itertools.islice(self, MAX_SEARCHED_KEYS)
         return near(
             text, [key if isinstance(key, str) else key.decode("utf-8", "replace") for key in searched]
@@ -432,15 +428,3 @@ def forms(key: str) -> list[str]:
             "".join(part.lstrip("0").zfill(width) if n % 2 else part for n, part in enumerate(parts))
         )
     return [variant for variant in dict.fromkeys(variants) if variant and variant != key]
-
-
-def edits(key: str) -> list[str]:
-    """Return the keys at an edit distance of 1: a character less, more, replaced, or two swapped."""
-    if not MIN_EDITED_LENGTH <= len(key) <= MAX_EDITED_LENGTH:
-        return []
-    splits = [(key[:end], key[end:]) for end in range(len(key) + 1)]
-    variants = [head + tail[1:] for head, tail in splits if tail]
-    variants += [head + tail[1] + tail[0] + tail[2:] for head, tail in splits if len(tail) > 1]
-    variants += [head + char + tail[1:] for head, tail in splits if tail for char in EDIT_CHARACTERS]
-    variants += [head + char + tail for head, tail in splits for char in EDIT_CHARACTERS]
-    return [variant for variant in dict.fromkeys(variants) if variant != key]
