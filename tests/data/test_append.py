@@ -24,7 +24,7 @@ from batchplant.storage.index import sidecar
 from batchplant.storage.partial import Spool
 from batchplant.testing.cases import EXAMPLE_FIELDS, check_samples, jpeg, pixels
 from processes import PATIENCE
-from variants import is_alias
+from variants import exhaustive, is_alias
 
 # Formats of tokens have tests of their own, too.
 WRITERS = {name: item for name, item in all_formats().items() if item.writer is not None and not item.fields}
@@ -311,9 +311,15 @@ def test_an_archive_of_others_goes_on(tmp_path):
         write(path, None, [{"__key__": "c", "txt": "four"}], mode="append")
 
 
-@pytest.mark.parametrize("suffix", [".zarr", ".n5", ".h5"])
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("chunks", [(4, 4, 3), (4, 2, 3)])
+@pytest.mark.parametrize(
+    ("suffix", "compression", "chunks"),
+    [
+        *((suffix, "gzip", (4, 2, 3)) for suffix in (".zarr", ".n5", ".h5")),
+        *((suffix, "none", (4, 4, 3)) for suffix in (".zarr", ".n5", ".h5")),
+        *exhaustive(*((suffix, "gzip", (4, 4, 3)) for suffix in (".zarr", ".n5", ".h5"))),
+        *exhaustive(*((suffix, "none", (4, 2, 3)) for suffix in (".zarr", ".n5", ".h5"))),
+    ],
+)
 def test_chunks_that_are_not_full_go_on(tmp_path, suffix, compression, chunks):
     pytest.importorskip("h5py")
     path, values = tmp_path / f"a{suffix}", np.arange(23 * 12, dtype=np.int16).reshape(23, 4, 3)
@@ -560,8 +566,14 @@ def record(n: int) -> dict[str, Any]:
 INDEXED = {"n": bp.Int(), "x": bp.Float(), "t": bp.Text(), "row": bp.Tensor("float32", (None,))}
 
 
-@pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".msgpack", ".jsonl", ".csv"])
-@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(
+    ("suffix", "ours"),
+    [
+        *((suffix, True) for suffix in (".tfrecord", ".rec", ".msgpack", ".jsonl", ".csv")),
+        *((suffix, False) for suffix in (".tfrecord", ".jsonl")),
+        *exhaustive(*((suffix, False) for suffix in (".rec", ".msgpack", ".csv"))),
+    ],
+)
 def test_an_index_grows_with_its_file(tmp_path, monkeypatch, suffix, ours):
     path, place = tmp_path / f"a{suffix}", tmp_path / f"a{suffix}.bpindex"
     write(path, INDEXED, map(record, range(40)))

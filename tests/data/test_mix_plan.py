@@ -19,6 +19,7 @@ from batchplant.data.config import parse_yaml
 from batchplant.errors import BatchplantError, MissingLibraryError, OptionError
 from batchplant.tools.measure import mixing
 from batchplant.tools.measure.mixing import DryRunTuning, dry_run
+from variants import exhaustive
 
 PLAN = """
 sources:
@@ -360,8 +361,13 @@ def test_sources_on_a_server_are_mixed_and_packed(folder: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(remote), np.concatenate(expected))
 
 
-@pytest.mark.parametrize("overlong", ["split", "truncate", "drop"])
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("overlong", "drop_last"),
+    [
+        *zip(("split", "truncate", "drop"), (False, True, False), strict=True),
+        *exhaustive(*zip(("split", "truncate", "drop"), (True, False, True), strict=True)),
+    ],
+)
 def test_a_loader_counts_what_its_dry_run_counts(tmp_path: Path, overlong: str, drop_last: bool) -> None:
     write(tmp_path / "a.idx", 600, 3.0, 3)
     write(tmp_path / "b.idx", 300, 4.0, 4)

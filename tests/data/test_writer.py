@@ -14,6 +14,7 @@ import batchplant as bp
 import processes
 from batchplant.formats.registry.creating import create_with
 from batchplant.testing.cases import jpeg, pixels
+from variants import exhaustive
 
 SCHEMA = {"image": bp.Image(), "n": bp.Int()}
 
@@ -385,8 +386,14 @@ def test_checkpoints_do_not_change_a_byte(suffix, options, tmp_path):
     assert files("fortieth", every=40, stop=80) == whole
 
 
-@pytest.mark.parametrize("suffix", ["beton", "npy", "csv", "tfrecord", "parquet", "arrow", "zarr", "mds"])
-@pytest.mark.parametrize("shards", [None, 30])
+@pytest.mark.parametrize(
+    ("suffix", "shards"),
+    [
+        *((suffix, None) for suffix in ("npy", "csv", "tfrecord", "arrow", "mds")),
+        *((suffix, shards) for suffix in ("beton", "parquet", "zarr") for shards in (None, 30)),
+        *exhaustive(*((suffix, 30) for suffix in ("npy", "csv", "tfrecord", "arrow", "mds"))),
+    ],
+)
 def test_a_disk_that_takes_no_more(suffix, shards, tmp_path):
     """Here it is a limit on the size of files; a full disk takes the same way (see test_faults.py)."""
     target = tmp_path / f"t.{suffix}"

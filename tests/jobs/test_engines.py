@@ -181,7 +181,7 @@ def test_another_engine_goes_on(second: str, source: Path, wanted: dict[str, byt
 
     with pytest.raises(Stop):
         bp.convert(source, tmp_path / "out.tfrecord", progress=stop, **{**HOW, "options": often})
-    by = engines.make(second, workers=2 if second == "processes" else None)
+    by = engines.make(second, workers=1 if second == "processes" else None)
     result = bp.convert(source, tmp_path / "out.tfrecord", engine=by, resume=True, **HOW)
     assert result.resumed_at >= 10
     assert made(tmp_path) == wanted
@@ -263,7 +263,7 @@ def test_one_file_by_many_processes(suffix: str, source: Path, tmp_path: Path) -
 
 
 def test_one_file_by_worker_processes(source: Path, tmp_path: Path) -> None:
-    result = bp.convert(source, tmp_path / "a.beton", engine=engines.make("processes", workers=2))
+    result = bp.convert(source, tmp_path / "a.beton", engine=engines.make("processes", workers=1))
     bp.convert(source, tmp_path / "b.beton")
     assert (tmp_path / "a.beton").read_bytes() == (tmp_path / "b.beton").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["a.beton", "b.beton"]
@@ -272,7 +272,7 @@ def test_one_file_by_worker_processes(source: Path, tmp_path: Path) -> None:
         bp.convert(source, tmp_path / "a.beton", engine="processes")
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", *exhaustive("iceberg")])
 def test_tables_get_all_rows_in_one_transaction(kind: str, source: Path, tmp_path: Path) -> None:
     pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
     target = tmp_path / f"a.{kind}"
@@ -288,13 +288,14 @@ def test_killed_while_parts_are_put_together(source: Path, tmp_path: Path) -> No
         "import os, sys, batchplant as bp\n"
         "from batchplant.jobs.conversion.job import Job\n"
         "Job.joining = lambda self, paths: os.kill(os.getpid(), 9)\n"
-        "bp.convert(sys.argv[1], sys.argv[2], engine='processes')\n"
+        "bp.convert(sys.argv[1], sys.argv[2], engine=bp.engines.make('processes', workers=1))\n"
     )
     command = [sys.executable, "-c", script, str(source), str(tmp_path / "a.tar")]
     with start(command) as child:
         assert child.wait(PATIENCE) == -signal.SIGKILL
     assert os.listdir(tmp_path) == [".a.tar.shards.partial"]
-    result = bp.convert(source, tmp_path / "a.tar", engine="processes", resume=True)
+    by = engines.make("processes", workers=1)
+    result = bp.convert(source, tmp_path / "a.tar", engine=by, resume=True)
     assert (result.samples, result.resumed_at) == (60, 60)
     assert os.listdir(tmp_path) == ["a.tar"]
 
@@ -308,14 +309,14 @@ def tasks(engine: engines.Engine, work: Trouble) -> dict[int, int]:
     return result
 
 
-@pytest.mark.parametrize("how", ["disk", *exhaustive("die")])
+@pytest.mark.parametrize("how", ["die", *exhaustive("disk")])
 def test_what_fails_is_tried_on_another_worker(how: str, tmp_path: Path) -> None:
-    actual = tasks(engines.make("processes", workers=2), Trouble(tmp_path, how, 2))
+    actual = tasks(engines.make("processes", workers=1), Trouble(tmp_path, how, 2))
     assert actual == {number: number**2 for number in range(5)}
     assert len(list(tmp_path.glob("2-*"))) == 3
 
 
-@pytest.mark.parametrize(("how", "kind"), [("die", WorkerError), *exhaustive(("disk", OSError))])
+@pytest.mark.parametrize(("how", "kind"), [("disk", OSError), *exhaustive(("die", WorkerError))])
 def test_what_fails_everywhere_is_named(how: str, kind: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(kind) as caught:
         tasks(engines.make("processes", workers=1), Trouble(tmp_path, how, 99))
@@ -558,7 +559,7 @@ def test_a_stopped_first_pass_goes_on(source: Path, tmp_path: Path, monkeypatch:
 # -- kills -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_killed_again_and_again(kills: int, source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
     """Workers and the process that leads them, at any moment: nothing half, nothing lost."""
     rng = random.Random(kills)
