@@ -247,8 +247,7 @@ def video(args: argparse.Namespace) -> Found:
     import av
 
     from batchplant.codecs.media.video import Clip, encode
-    from batchplant.codecs.media.video.frames import read_frames
-    from batchplant.codecs.media.video.index import make_index
+    from batchplant.codecs.media.video.frames import make_index, read_frames
 
     seconds = 10 if args.quick else SECONDS
     files = [encode(film(number, seconds), FPS) for number in range(1 if args.quick else 3)]

@@ -24,7 +24,7 @@ import batchplant as bp
 import processes
 import repository
 from batchplant import ops
-from batchplant.codecs.media import audio, wav
+from batchplant.codecs.media import audio
 from batchplant.codecs.media.audio import Header, Sound
 from batchplant.formats import registry
 
@@ -139,7 +139,7 @@ def test_wav_both_ways(subtype: str, container: str) -> None:
     out = io.BytesIO()
     soundfile.write(out, samples, 22050, format=container, subtype=subtype)
     sound = Sound(out.getvalue())
-    assert wav.parse(memoryview(sound)) is not None
+    assert audio.parse_wav(memoryview(sound)) is not None
     assert sound.header == Header("wav", 22050, 3, 101, subtype)
     mine = audio.encode(samples, 22050, "wav", subtype)
     for dtype in audio.DTYPES:

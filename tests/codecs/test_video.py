@@ -24,8 +24,8 @@ import processes
 import repository
 from batchplant.cli import main
 from batchplant.codecs.media import video
-from batchplant.codecs.media.video import Clip, index
-from batchplant.codecs.media.video.encode import keep_scheduling
+from batchplant.codecs.media.video import Clip, keep_scheduling
+from batchplant.codecs.media.video import frames as frames_module
 from batchplant.formats import registry
 from batchplant.ops import DecodeVideo
 from batchplant.testing.cases import EXHAUSTIVE, film
@@ -312,8 +312,8 @@ def test_only_what_is_needed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_index_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    make = index.make_index
-    monkeypatch.setattr(index, "make_index", lambda data: calls.append(1) or make(data))
+    make = frames_module.make_index
+    monkeypatch.setattr(frames_module, "make_index", lambda data: calls.append(1) or make(data))
     data = made("libx264", "mp4", 11)
     for _ in range(3):
         clip = Clip(data)
@@ -493,7 +493,7 @@ def test_quality_and_keyframes() -> None:
 REAL_TIME = """
 import importlib, os, sys
 import numpy as np
-encode = importlib.import_module("batchplant.codecs.media.video.encode")
+encode = importlib.import_module("batchplant.codecs.media.video")
 from batchplant.errors import EncodeError
 
 def classes():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs.media import audio, wav
+from batchplant.codecs.media import audio
 from batchplant.testing.cases import jpeg
 
 ROWS = 6
@@ -101,7 +101,7 @@ def test_parts_of_files(folder):
 
 def test_seconds_of_sounds(tmp_path):
     samples = np.arange(16_000, dtype=np.int16).reshape(-1, 1)
-    (tmp_path / "a.wav").write_bytes(wav.write(samples, 8000, "PCM_16"))
+    (tmp_path / "a.wav").write_bytes(audio.write_wav(samples, 8000, "PCM_16"))
     (tmp_path / "a.flac").write_bytes(audio.encode(samples, 8000, "flac"))
     path = table(tmp_path / "index.csv", audio=["a.wav", "a.flac"], start=[0.5, 1.0], duration=[0.25, 9.0])
     with bp.open(path, media={"audio": bp.Audio()}) as reader:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs.media import wav
+from batchplant.codecs.media import audio
 from batchplant.testing.cases import cuts, flips, jpeg, survive
 from variants import in_one_test
 
@@ -263,7 +263,7 @@ def test_common_voice(tmp_path):
     header = "client_id\tpath\tsentence\tup_votes\tdown_votes\tage\n"
     rows = [f'{n:02x}\tcommon_voice_en_{n}.mp3\t"Sentence" {n}\t{n}\t0\t\n' for n in range(4)]
     for n in range(4):
-        sound = wav.write(np.full((160, 1), n, np.int16), 8000, "PCM_16")
+        sound = audio.write_wav(np.full((160, 1), n, np.int16), 8000, "PCM_16")
         (tmp_path / f"clips/common_voice_en_{n}.mp3").write_bytes(sound)
     for split, part in (("train", rows[:3]), ("test", rows[3:])):
         (tmp_path / f"{split}.tsv").write_text(header + "".join(part))

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import batchplant as bp
-from batchplant.codecs.media import audio, wav
+from batchplant.codecs.media import audio
 
 RATE = 8000
 SOUNDS = [np.arange(n * 100, n * 100 + 8000, dtype=np.int16).reshape(-1, 1) for n in range(6)]
 
 
 def sound(number):
-    return wav.write(SOUNDS[number], RATE, "PCM_16")
+    return audio.write_wav(SOUNDS[number], RATE, "PCM_16")
 
 
 def heard(reader, row):
@@ -265,7 +265,7 @@ def test_cuts_of_lhotse(folder, suffix):
 
 def test_one_channel_of_a_cut(folder):
     both = np.hstack([SOUNDS[0], SOUNDS[1]])
-    (folder / "wavs/0.wav").write_bytes(wav.write(both, RATE, "PCM_16"))
+    (folder / "wavs/0.wav").write_bytes(audio.write_wav(both, RATE, "PCM_16"))
     stereo = cut(0, channel=1)
     stereo["recording"]["sources"][0]["channels"] = [0, 1]
     many = {**stereo, "type": "MultiCut", "channel": [0, 1]}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.media import audio
-from ..codecs.media.wav import Samples
+from ..codecs.media.audio import Samples
 from ..errors import DecodeError, OptionError
 from ..schema import Audio, Bytes, Field
 from ..schema.columns import I64, U8, AnyArray, Column, Ragged, starts_of

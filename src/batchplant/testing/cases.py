@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..codecs.cells import cell_bytes
-from ..codecs.media import image, wav
+from ..codecs.media import audio, image
 from ..codecs.sparse import SparseRow
 from ..data.reader import Reader
 from ..schema import (
@@ -74,7 +74,7 @@ def numbers(dtype: str, *shape: int) -> Any:
 @functools.cache
 def sound(frames: int, *, channels: int = 1) -> bytes:
     """Return a WAV file."""
-    return wav.write(numbers("int16", frames, channels), 8000, "PCM_16")
+    return audio.write_wav(numbers("int16", frames, channels), 8000, "PCM_16")
 
 
 @functools.cache
