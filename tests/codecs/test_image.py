@@ -24,6 +24,7 @@ from batchplant.codecs.infer import infer_image
 from batchplant.codecs.media import exif, image, pillow, tiff
 from batchplant.storage import limits
 from batchplant.testing.cases import cells, pixels
+from batchplant.testing.damage import EXHAUSTIVE
 
 Pillow = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
@@ -453,11 +454,15 @@ def try_all(data):
     image.header(view)
 
 
+# Cut and flipped images of each kind.
+DAMAGES = 500 if EXHAUSTIVE else 60
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SMALL)
 def test_cut_anywhere_it_is_our_error(name):
     data = SMALL[name]
-    for length in range(0, len(data), max(1, len(data) // 150)):
+    for length in range(0, len(data), max(1, len(data) // DAMAGES)):
         try_all(data[:length])
 
 
@@ -466,7 +471,7 @@ def test_cut_anywhere_it_is_our_error(name):
 def test_flipped_anywhere_it_is_our_error(name, pixel_limit):
     pixel_limit(1 << 20)
     random = np.random.default_rng(0)
-    for _ in range(150):
+    for _ in range(DAMAGES):
         data = bytearray(SMALL[name])
         for place in random.integers(0, len(data), random.integers(1, 4)):
             data[place] ^= 1 << int(random.integers(0, 8))

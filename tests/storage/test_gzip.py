@@ -1,5 +1,6 @@
 """GZIP and ZLIB files as if they were not packed."""
 
+import functools
 import gzip
 import os
 import pickle
@@ -28,8 +29,13 @@ def plain():
 @pytest.fixture(params=["gzip", "zlib"])
 def packed(request, plain, tmp_path):
     path = tmp_path / "data.packed"
-    path.write_bytes(PACK[request.param](plain, 1))
+    path.write_bytes(pack(request.param, plain))
     return str(path), request.param
+
+
+@functools.cache
+def pack(kind, data):
+    return PACK[kind](data, 1)
 
 
 def test_any_place_can_be_read(packed, plain):
@@ -59,7 +65,7 @@ def test_many_threads(packed, plain):
 
 def test_seek_points_are_kept(plain, tmp_path, monkeypatch):
     path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(plain, 1))
+    path.write_bytes(pack("gzip", plain))
     first = open_gzip(str(path))
     points = first.points()
     monkeypatch.setattr(compressed, "inflate", None)
@@ -69,7 +75,7 @@ def test_seek_points_are_kept(plain, tmp_path, monkeypatch):
 
 def test_damaged_seek_points_do_no_harm(plain, tmp_path):
     path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(plain, 1))
+    path.write_bytes(pack("gzip", plain))
     points = open_gzip(str(path)).points()
     wanted = plain[3 << 20 : (3 << 20) + 100]
     rng = np.random.default_rng(2)
@@ -77,7 +83,7 @@ def test_damaged_seek_points_do_no_harm(plain, tmp_path):
         with pytest.raises(bp.DamagedError):
             open_gzip(str(path), size=len(plain), points=points[:size])
     same = 0
-    for _ in range(60):
+    for _ in range(30):
         wrong = points.copy()
         wrong[rng.integers(0, 200, 3)] = rng.integers(0, 256, 3)
         try:
@@ -87,7 +93,7 @@ def test_damaged_seek_points_do_no_harm(plain, tmp_path):
         # Where they lead elsewhere, as many bytes come from there: the index has a checksum of its own.
         assert len(result) == 100
         same += result.tobytes() == wanted
-    assert same > 20
+    assert same > 10
 
 
 def test_damaged_seek_points_of_an_index_are_made_anew(tmp_path):
@@ -112,7 +118,7 @@ def test_damaged_seek_points_of_an_index_are_made_anew(tmp_path):
 def test_files_of_several_members(kind, plain, tmp_path):
     path = tmp_path / "a"
     parts = [plain[:100], b"", plain[100 : 3 << 20], plain[3 << 20 :]]
-    path.write_bytes(b"".join(map(PACK[kind], parts)) + bytes(1000))
+    path.write_bytes(b"".join(PACK[kind](part, 1) for part in parts) + bytes(1000))
     source = open_gzip(str(path), kind)
     assert source.size == len(plain)
     assert source.view(50, 4 << 20).tobytes() == plain[50 : (4 << 20) + 50]
