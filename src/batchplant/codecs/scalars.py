@@ -135,10 +135,7 @@ def _span(field: Counted, value: datetime.timedelta) -> int | None:
     if isinstance(field, Time):
         raise SchemaError(f"{type(value).__name__} does not fit {field}")
     nanoseconds = (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000
-    return _exact(field, value, nanoseconds + int(getattr(value, "nanoseconds", 0)))
-
-
-def _exact(field: Counted, value: object, nanoseconds: int) -> int:
+    nanoseconds += int(getattr(value, "nanoseconds", 0))
     step = 10**9 * 86_400 // _PER_DAY[field.unit]
     if nanoseconds % step:
         raise SchemaError(f"{value!r} is finer than {field.unit}")

@@ -315,7 +315,8 @@ def _finish(folder: Path, fd: int, path: str) -> str | None:
             raise
         with contextlib.suppress(OSError):
             for name in os.listdir(staging) if complete else ():
-                _remove_all(staging / name)
+                is_folder = stat.S_ISDIR(os.lstat(staging / name).st_mode)
+                shutil.rmtree(staging / name) if is_folder else os.unlink(staging / name)
             os.rmdir(folder / plan["hidden"])
     return None
 
@@ -412,14 +413,6 @@ def _inode(path: Path) -> int | None:
         return os.lstat(path).st_ino
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _remove_all(path: Path) -> None:
-    """Remove a file, or a folder and all that is in it."""
-    if stat.S_ISDIR(os.lstat(path).st_mode):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 def _replace(staged: Path, target: Path, aside: Path) -> None:

@@ -61,28 +61,21 @@ def noting() -> Iterator[dict[str, bytes]]:
 
 def read_beside(path: str) -> bytes | None:
     """Return all bytes of a small file that may be missing: then None."""
-    content = _read_beside(path)
+    content = tree.content(path) if is_remote(path) else None
+    if content is None and not (is_remote(path) and tree.is_absent(path)):
+        try:
+            content = read_whole(path)
+        except NotFoundError:
+            # A folder of that name is an error.
+            if not is_remote(path) and os.path.isdir(path):
+                raise
+        # A server may refuse to say whether a file is there.
+        except RefusedError:
+            pass
     notes: dict[str, bytes] | None = getattr(_LOCAL, "notes", None)
     if notes is not None and content is not None:
         notes[path] = content
     return content
-
-
-def _read_beside(path: str) -> bytes | None:
-    if is_remote(path):
-        content = tree.content(path)
-        if content is not None or tree.is_absent(path):
-            return content
-    try:
-        return read_whole(path)
-    except NotFoundError:
-        # A folder of that name is an error.
-        if not is_remote(path) and os.path.isdir(path):
-            raise
-        return None
-    # A server may refuse to say whether a file is there.
-    except RefusedError:
-        return None
 
 
 def read_text(path: str) -> str:

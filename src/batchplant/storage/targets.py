@@ -286,8 +286,10 @@ class RemoteTarget(Target):
             )
             plan = _parse_plan(plan_bytes, self.name)
             # If files of the plan are missing, another process was clearing it.
-            if plan is not None and _copied(plan["steps"]) <= staged_entries.keys():
-                self._carry_out(plan["steps"])
+            steps = [] if plan is None else plan["steps"]
+            copied = {key for operation, keys in steps if operation == "copy" for key in keys}
+            if plan is not None and copied <= staged_entries.keys():
+                self._carry_out(steps)
                 (folder / STATE).unlink(missing_ok=True)
                 staged_entries = {}
             self._take(staged_entries)
@@ -562,11 +564,6 @@ def _steps_to(new: set[str], names: set[str], side_cars: Collection[str], old: s
         ("copy", notes),
         ("remove", [*sorted(old - new), *marks]),
     ]
-
-
-def _copied(plan: Steps) -> set[str]:
-    """Return the names that are copied out of the staging folder."""
-    return {key for operation, keys in plan if operation == "copy" for key in keys}
 
 
 def _files_of(staged: Path, name: str) -> Iterator[tuple[str, Path]]:

@@ -265,9 +265,15 @@ def entries(path: str) -> list[FolderEntry]:
             raise NotFoundError("no such folder", path=path)
         files = [FolderEntry(name, False, entry.size) for name, entry in objects.items()]
         return sorted([*files, *(FolderEntry(name, True, 0) for name in folders)])
+    with _scanning(path) as listing:
+        return sorted(FolderEntry(entry.name, entry.is_dir(), 0) for entry in listing)
+
+
+@contextlib.contextmanager
+def _scanning(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
     try:
-        with os.scandir(path) as listed:
-            return sorted(FolderEntry(entry.name, entry.is_dir(), 0) for entry in listed)
+        with os.scandir(path) as listing:
+            yield listing
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no such folder", path=path) from None
     except OSError as error:
@@ -278,13 +284,8 @@ def some_names(path: str, count: int) -> list[str]:
     """Return any ``count`` names in a folder; NotFoundError if there is no folder."""
     if is_remote(path):
         return [entry.name for entry in entries(path)[:count]]
-    try:
-        with os.scandir(path) as listing:
-            return [entry.name for entry in itertools.islice(listing, count)]
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no such folder", path=path) from None
-    except OSError as error:
-        raise AccessError(str(error.strerror or error), path=path) from None
+    with _scanning(path) as listing:
+        return [entry.name for entry in itertools.islice(listing, count)]
 
 
 def names(path: str) -> list[str]:

@@ -158,14 +158,10 @@ class Leftover:
 
 def leftovers() -> list[Leftover]:
     """Return the staging directories in the work folder."""
-    return list(_iter_leftovers())
-
-
-def _iter_leftovers() -> Iterator[Leftover]:
-    try:
+    folders: list[Path] = []
+    with contextlib.suppress(OSError):
         folders = sorted(entry for entry in work_root().iterdir() if ".partial" in entry.name)
-    except OSError:
-        return
+    results: list[Leftover] = []
     for folder in folders:
         try:
             facts = os.lstat(folder)
@@ -184,14 +180,17 @@ def _iter_leftovers() -> Iterator[Leftover]:
             with contextlib.suppress(BatchplantError):
                 options = options_of(note["options"])
         url = note.get("url")
-        yield Leftover(
-            str(url) if isinstance(url, str) else "?",
-            folder,
-            _size(folder),
-            is_busy(folder),
-            (folder / STATE).is_file(),
-            options if isinstance(url, str) and is_remote(url) else None,
+        results.append(
+            Leftover(
+                str(url) if isinstance(url, str) else "?",
+                folder,
+                _size(folder),
+                is_busy(folder),
+                (folder / STATE).is_file(),
+                options if isinstance(url, str) and is_remote(url) else None,
+            )
         )
+    return results
 
 
 def is_busy(folder: Path) -> bool:

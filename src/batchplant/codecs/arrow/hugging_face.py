@@ -184,12 +184,6 @@ def _feature(kind: pa.DataType) -> Any:
 # -- files of which a table has only the path ----------------------------------------------------------------
 
 
-def _folders_of(paths: Sequence[str]) -> list[str]:
-    """Folders in which files of these may lie: the folders themselves, and those of the files."""
-    full = [absolute(path) for path in paths]
-    return list(dict.fromkeys(path if tree.is_folder(path) else parent(path) for path in full))
-
-
 def with_files(table: pa.Table, *paths: str) -> pa.Table:
     """The table or record batch, the bytes filled in where there is only a path; DecodeError with the row.
 
@@ -246,7 +240,8 @@ def _filled(column: pa.ChunkedArray, paths: Sequence[str], field: str) -> pa.Chu
         lost = np.flatnonzero(~has_bytes & named)
         if len(lost):
             changed = True
-            folders = _folders_of(paths)
+            full = [absolute(path) for path in paths]
+            folders = list(dict.fromkeys(path if tree.is_folder(path) else parent(path) for path in full))
             array.validate(full=True)
             parts = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
             cells = parts["bytes"].to_pylist()

@@ -68,11 +68,9 @@ def schema_of(
         if described is not None and _holds(arrow_field.type, described):
             fields[arrow_field.name] = described
             continue
-        cells = (
-            None
-            if sample is None or arrow_field.name not in sample.schema.names
-            else sample.column(arrow_field.name)
-        )
+        cells: pa.Array | None = None
+        if sample is not None and arrow_field.name in sample.schema.names:
+            cells = sample.column(arrow_field.name)
         hint = features.get(arrow_field.name)
         field = _hinted(hint, arrow_field.type, cells) or _field_of(arrow_field.type, cells)
         if isinstance(field, kinds.List | kinds.Struct):
@@ -132,20 +130,15 @@ def _hinted(hint: Any, kind: pa.DataType, cells: pa.Array | None) -> Field | Non
             return kinds.Audio()
         if feature == "Video" and is_file_struct(kind):
             return kinds.Video()
-        if feature in ("Sequence", "List") and _is_classes(hint, kind):
+        inner = hint.get("feature")
+        classes = isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and is_any_list(kind)
+        if feature in ("Sequence", "List") and classes and types.is_integer(kind.value_type):
             return kinds.Labels(tuple(hint["feature"]["names"]), dtype=str(kind.value_type))
         if feature in ("Array2D", "Array3D", "Array4D", "Array5D"):
             return kinds.Tensor(str(hint["dtype"]), tuple(hint["shape"]))
     except (KeyError, TypeError, ValueError):
         pass
     return None
-
-
-def _is_classes(hint: dict[str, Any], kind: pa.DataType) -> bool:
-    """Return whether it is a list of classes."""
-    inner = hint.get("feature")
-    classes = isinstance(inner, dict) and inner.get("_type") == "ClassLabel"
-    return classes and is_any_list(kind) and pyarrow().types.is_integer(kind.value_type)
 
 
 def _hinted_inside(hint: Any, kind: pa.DataType, field: Field) -> Field:
@@ -285,12 +278,8 @@ def _image(cells: pa.Array | None) -> kinds.Image | None:
     if cells is None:
         return None
     try:
-        bytes_column = column_of(kinds.Bytes(optional=True), cells.drop_null()[:8])
-        return (
-            infer_image(bytes_column.take(bytes_column.sizes > 0))
-            if isinstance(bytes_column, Ragged)
-            else None
-        )
+        first = column_of(kinds.Bytes(optional=True), cells.drop_null()[:8])
+        return infer_image(first.take(first.sizes > 0)) if isinstance(first, Ragged) else None
     # Bytes that no prober understands are bytes.
     except Exception:
         return None

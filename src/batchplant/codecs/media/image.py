@@ -211,21 +211,19 @@ def pages(data: Any) -> Pixels:
         if cost > limits.max_pixels():
             raise too_large(f"its first {count} pages have {cost} pixels")
         check_bytes(f"a TIFF of {count} pages or more", size, view)
-    images = [squeeze(image) for image in tiff.read(view, 0, count)] if deep else _plain_pages(view, count)
+    if deep:
+        images = [squeeze(image) for image in tiff.read(view, 0, count)]
+    else:
+        image = pillow.open_image(view, "tiff")
+        images = []
+        for number in range(count):
+            with pillow.decoding():
+                image.seek(number)
+                image.load()
+            images.append(pillow.pixels_of(image))
     if len({(image.shape, image.dtype) for image in images}) != 1:
         raise DecodeError("its pages differ in size or kind")
     return np.stack(images)
-
-
-def _plain_pages(view: U8, count: int) -> list[Pixels]:
-    image = pillow.open_image(view, "tiff")
-    images = []
-    for number in range(count):
-        with pillow.decoding():
-            image.seek(number)
-            image.load()
-        images.append(pillow.pixels_of(image))
-    return images
 
 
 def frames(data: Any) -> list[Pixels]:

@@ -250,21 +250,14 @@ def drop(place: str, names: Iterable[str]) -> bool:
     if old is None or not removed & set(old):
         return False
     parts = _packed(place, {}, removed) if set(old) - removed else None
-    if is_remote(place):
-        _drop_remote(place, parts)
-    elif parts is None:
-        Path(place).unlink(missing_ok=True)
+    if parts is None:
+        sidecar.delete(place) if is_remote(place) else Path(place).unlink(missing_ok=True)
+    elif is_remote(place):
+        sidecar.put(place, parts)
     else:
         with Draft(Path(place), WAIT_SECONDS) as draft:
             draft.write(parts)
     return True
-
-
-def _drop_remote(place: str, parts: Parts | None) -> None:
-    if parts is None:
-        sidecar.delete(place)
-    else:
-        sidecar.put(place, parts)
 
 
 def _packed(place: str, new: dict[str, Member], removed: Iterable[str] = ()) -> Parts:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import copy
+import operator
 import os
 import threading
 import weakref
@@ -475,7 +476,7 @@ class Pool:
                 new = self._begin(object, position, min(position + max_bytes, last), due)
                 new.pins += 1
                 blocks.append(new)
-        return sorted(blocks, key=_start)
+        return sorted(blocks, key=operator.attrgetter("start"))
 
     def _begin(self, object: PooledObject, start: int, end: int, due: float) -> Block:
         size = end - start
@@ -557,10 +558,6 @@ class Pool:
         for block in list(object.blocks.values()):
             block.future.cancel()
             self._drop(block)
-
-
-def _start(block: Block) -> int:
-    return block.start
 
 
 _POOLS: dict[int | None, Pool] = {}

@@ -74,7 +74,8 @@ class Task:
 
     def __init__(self, run: Callable[[], Any], size: int, urgency: float) -> None:
         self.run, self.size, self.urgency = run, size, urgency
-        self.weight = weight_of(size)
+        # Of the requests in flight; small ones, which wait for latency, count little.
+        self.weight = min(1.0, max(MIN_WEIGHT, size / FULL_WEIGHT_BYTES))
         self.future: Future[Any] = Answer()
         self.began = 0.0
         self.started = self.hedged = self.settled = False
@@ -123,11 +124,6 @@ class ConcurrencyController:
         if self.limit == max(self._rates):
             self.limit = min(self._tuning.max_in_flight, self.limit + max(1, self.limit // 2))
         return True
-
-
-def weight_of(size: int) -> float:
-    """Return what a request counts of the requests in flight."""
-    return min(1.0, max(MIN_WEIGHT, size / FULL_WEIGHT_BYTES))
 
 
 def patience(size: int, took: Iterable[tuple[int, float]], tuning: FetchTuning = DEFAULT_TUNING) -> float:

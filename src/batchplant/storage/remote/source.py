@@ -181,7 +181,8 @@ class RemoteSource(PooledSource):
         key = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
         # Without a tag nothing tells whether what lies there is still the same.
         if options.cache and self.tag:
-            disk = open_cache(options.cache, _or(options.cache_bytes, DEFAULT_CACHE_BYTES))
+            limit = DEFAULT_CACHE_BYTES if options.cache_bytes is None else options.cache_bytes
+            disk = open_cache(options.cache, limit)
             disk.describe(key, str(self.path).partition("?")[0], self.tag, self.size)
         self._pool = pool_of(options.fetch_bytes)
         self._object = RemoteObject(client, name, self.path, self.size, self.tag, disk, key)
@@ -336,10 +337,6 @@ def fetch_whole(url: str) -> U8 | None:
     except NotFoundError:
         return None
     return got.data
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
 
 
 # -- whole objects: files of an image folder, chunks of an array; many small ones are fetched in parallel --

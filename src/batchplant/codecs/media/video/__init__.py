@@ -151,11 +151,9 @@ class Clip(bytes):
         samples, stored_rate = _read_sound(memoryview(self), self._index, start, seconds)
         if mono:
             samples = samples.mean(axis=1, keepdims=True, dtype=np.float32)
-        return (
-            samples
-            if rate in (None, stored_rate)
-            else _at_rate(samples, stored_rate, int(rate or stored_rate))
-        )
+        if rate is None or rate == stored_rate:
+            return samples
+        return _at_rate(samples, stored_rate, int(rate))
 
     def described(self) -> str:
         """One line for people; what is wrong where it is no video."""
@@ -324,7 +322,7 @@ def encode(
         first = images.ndim == 4 and images.shape[1] == 3 and images.shape[3] != 3
         hint = ": give np.moveaxis(frames, 1, -1)" if first else ""
         raise EncodeError(
-            f"a video is uint8 of shape (frames, height, width, 3), not {_described(images)}{hint}"
+            f"a video is uint8 of shape (frames, height, width, 3), not {images.dtype} {images.shape}{hint}"
         )
     if encoding not in MUXERS:
         raise OptionError(f"encoding is one of {', '.join(MUXERS)}, not {encoding!r}")
@@ -407,10 +405,6 @@ def concatenate(parts: Iterable[bytes], path: str | os.PathLike[str], fps: float
                     packet.stream = stream
                     target.mux(packet)
                     done += 1
-
-
-def _described(array: Any) -> str:
-    return f"{array.dtype} {array.shape}"
 
 
 @contextlib.contextmanager
