@@ -23,8 +23,7 @@ from batchplant.cli.head import render
 from batchplant.codecs.infer import infer_image
 from batchplant.codecs.media import exif, image, pillow, tiff
 from batchplant.storage import limits
-from batchplant.testing.cases import cells, pixels
-from batchplant.testing.damage import EXHAUSTIVE
+from batchplant.testing.cases import EXHAUSTIVE, cells, pixels
 
 Pillow = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
