@@ -288,10 +288,6 @@ class DetectionReader(FilesReader):
         assert isinstance(names, Ragged)
         return [os.fsdecode(b"" if name is None else name.tobytes()) for name in names]
 
-    @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        return {}
-
     # -- checks ----------------------------------------------------------------------------------------
 
     def _verify(self) -> Iterator[Problem]:
@@ -490,19 +486,17 @@ class DetectionWriter(Writer):
     @staticmethod
     def _bad_extras(columns: Columns, counts: Any) -> Iterator[tuple[int, EncodeError]]:
         """Samples whose image_extra is no JSON object, or whose object_extra has not one for each object."""
-        for name in ("image_extra", "object_extra"):
-            for row, cell in enumerate(columns.get(name, ())):
-                value = json.loads(bytes(cell))
-                if name == "image_extra":
-                    fits = isinstance(value, dict)
-                else:
-                    fits = isinstance(value, list) and all(isinstance(element, dict) for element in value)
-                    fits = fits and (counts is None or len(value) == counts[row])
-                if not fits:
-                    expected = (
-                        "a JSON object" if name == "image_extra" else "a list with a JSON object for each"
-                    )
-                    yield row, EncodeError(f"{name} is {expected}, not {shown(str(value)[:60])}", field=name)
+        for row, cell in enumerate(columns.get("image_extra", ())):
+            value = json.loads(bytes(cell))
+            if not isinstance(value, dict):
+                message = f"image_extra is a JSON object, not {shown(str(value)[:60])}"
+                yield row, EncodeError(message, field="image_extra")
+        for row, cell in enumerate(columns.get("object_extra", ())):
+            value = json.loads(bytes(cell))
+            fits = isinstance(value, list) and all(isinstance(element, dict) for element in value)
+            if not fits or (counts is not None and len(value) != counts[row]):
+                message = f"object_extra is a list with a JSON object for each, not {shown(str(value)[:60])}"
+                yield row, EncodeError(message, field="object_extra")
 
     def _counts(self, columns: Columns) -> Iterator[tuple[str, I64]]:
         """Fields that have a row for each object, and how many rows in each sample."""
@@ -633,10 +627,9 @@ def _scaled(column: Any, sizes: Any, *, shrinks: bool) -> Ragged:
     cells = []
     for cell, (width, height) in zip(column, sizes.tolist(), strict=True):
         scale = np.array([1 / width, 1 / height] if shrinks else [width, height])
-        objects = [[_moved(ring, scale) for ring in rings] for rings in json.loads(bytes(cell))]
+        objects = [
+            [(np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist() for ring in rings]
+            for rings in json.loads(bytes(cell))
+        ]
         cells.append(json_text(objects))
     return Ragged.from_cells(cells)
-
-
-def _moved(ring: list[float], scale: Any) -> list[float]:
-    return (np.array(ring, dtype=np.float64).reshape(-1, 2) * scale).reshape(-1).tolist()

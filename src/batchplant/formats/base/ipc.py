@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -362,21 +362,17 @@ class Part:
             raise DamagedError("the footer points at something else than record batches")
         return [message for message in messages if message is not None]
 
-    def _walked(self) -> Iterator[Message]:
+    def _walked(self) -> list[Message]:
         first = read_message(self.source, 0)
         if first is None or first.kind != SCHEMA:
             raise DamagedError("it does not begin with a schema")
         self._first = self.source.view(0, first.end).tobytes()
-        return self._behind(first.end)
-
-    def _behind(self, offset: int) -> Iterator[Message]:
-        while True:
-            message = read_message(self.source, offset)
-            if message is None:
-                self.ended = offset + 4 <= self.source.size
-                return
-            yield message
+        messages, offset = [], first.end
+        while (message := read_message(self.source, offset)) is not None:
+            messages.append(message)
             offset = message.end
+        self.ended = offset + 4 <= self.source.size
+        return messages
 
     def _buffer(self, start: int, end: int) -> pa.Buffer:
         return pyarrow().py_buffer(self.source.view(start, end - start))
@@ -420,20 +416,17 @@ class Part:
             all_known = all_known and buffers is not None
         return starts
 
-    @property
-    def _null_in_dictionary(self) -> bool:
-        """True if some value that others refer to is missing."""
-        return any(bool(read_batch(message).nulls.any()) for message in self._dictionaries)
-
     def nulls(self) -> set[str]:
         """The columns with missing values."""
         names = set()
+        # Whether some value that others refer to is missing.
+        missing_in_dictionary = any(read_batch(message).nulls.any() for message in self._dictionaries)
         for field in self.schema:
             nodes = [self.starts()[field.name][0]]
             if is_file_struct(field.type):
                 # An image is missing where its bytes are; both parts of the struct are one node.
                 nodes.append(nodes[0] + 1 + [part.name for part in field.type].index("bytes"))
-            packed = pyarrow().types.is_dictionary(field.type) and self._null_in_dictionary
+            packed = pyarrow().types.is_dictionary(field.type) and missing_in_dictionary
             batches = [
                 n for n, b in enumerate(self.batches) if max(nodes) >= len(b.nulls) or b.nulls[nodes].any()
             ]

@@ -98,7 +98,9 @@ class Part:
 class LakeReader(ParquetRows):
     """The subclass finds the parts and the Arrow schema in its ``__init__``, and calls ``_set_parts``."""
 
-    _left_out: _LeftOut | None = None
+    # Those that are read; with those that a filter left out when the table was opened.
+    _parts: tuple[Part, ...]
+    _all_parts: tuple[Part, ...]
     # What it was opened with, where _init_args names the version that was the latest then; and what names a
     # version of this table among all of all tables.
     _options: Mapping[str, Any]
@@ -112,11 +114,10 @@ class LakeReader(ParquetRows):
         where: Condition | None = None,
     ) -> None:
         """``where``: files in which it cannot be true are left out."""
-        self._parts = tuple(parts)
+        self._parts = self._all_parts = tuple(parts)
         if where is not None:
             plain = Schema({**arrow.schema_of(described), **(overrides or {})})
             self._parts = tuple(matching_parts(parts, where, plain))
-            self._left_out = _LeftOut(parts, self._parts)
         # An error stands for a file that cannot be read: only its own samples are lost.
         with ThreadPoolExecutor(8, thread_name_prefix="batchplant-open") as pool:
             self._files = list(pool.map(self._open_file, self._parts))
@@ -275,25 +276,18 @@ class LakeReader(ParquetRows):
 
     def _prune(self, bound: Bound) -> Pruned | None:
         pruned = super()._prune(bound)
-        if pruned is None or self._left_out is None:
-            return pruned
-        total, skipped = (size + self._left_out.bytes for size in (pruned.bytes, pruned.skipped_bytes))
-        return dataclasses.replace(pruned, bytes=total, skipped_bytes=skipped)
+        read, total = (sum(part.size or 0 for part in parts) for parts in (self._parts, self._all_parts))
+        if pruned is None:
+            return None
+        left_out = total - read
+        return dataclasses.replace(
+            pruned, bytes=pruned.bytes + left_out, skipped_bytes=pruned.skipped_bytes + left_out
+        )
 
     def facts(self) -> dict[str, object]:
-        left_out = self._left_out
-        skipped = (
-            {} if left_out is None else {"files skipped": f"{left_out.files:,} of {left_out.all_files:,}"}
-        )
+        left_out = len(self._all_parts) - len(self._parts)
+        skipped = {"files skipped": f"{left_out:,} of {len(self._all_parts):,}"} if left_out else {}
         return {"files": len(self._parts), **skipped, **super().facts()}
-
-
-class _LeftOut:
-    """The files that a filter left out when the table was opened."""
-
-    def __init__(self, parts: Sequence[Part], remaining: Sequence[Part]) -> None:
-        self.all_files, self.files = len(parts), len(parts) - len(remaining)
-        self.bytes = sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in remaining)
 
 
 @contextlib.contextmanager

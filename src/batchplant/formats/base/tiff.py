@@ -784,12 +784,8 @@ def ome_axes(description: str) -> tuple[int, ...]:
                 number = number * sizes[axis] + int(plane.get(f"First{axis}", "0"))
             if int(plane.get("IFD", number)) != number:
                 return ()
-        return _without_ones([sizes[axis] for axis in names])
+        if min(sizes.values()) < 1:
+            raise ValueError(f"sizes {tuple(sizes.values())}")
+        return tuple(sizes[axis] for axis in names if sizes[axis] > 1)
     except (BatchplantError, LookupError, ValueError) as error:
         raise DamagedError(f"its OME-XML is damaged: {error}") from None
-
-
-def _without_ones(sizes: Sequence[int]) -> tuple[int, ...]:
-    if min(sizes) < 1:
-        raise ValueError(f"sizes {tuple(sizes)}")
-    return tuple(size for size in sizes if size > 1)

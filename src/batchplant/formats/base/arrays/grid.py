@@ -185,8 +185,13 @@ class Grid(DecodedChunks):
     def as_one(self) -> Grid:
         """A single value as an array of one."""
         locate, decode = self.locate, self.decode
+
+        def decode_one(data: U8) -> Any:
+            chunk = decode(data)
+            return chunk if isinstance(chunk, Ragged) else chunk.reshape(1)
+
         return dataclasses.replace(
-            self, shape=(1,), chunks=(1,), locate=lambda _: locate(()), decode=lambda data: _one(decode(data))
+            self, shape=(1,), chunks=(1,), locate=lambda _: locate(()), decode=decode_one
         )
 
     # -- chunks ----------------------------------------------------------------------------------------
@@ -520,10 +525,6 @@ def _groups(numbers: I64) -> Iterator[tuple[int, I64]]:
     borders = np.flatnonzero(np.diff(ordered)) + 1
     for part in np.split(order, borders):
         yield int(numbers[part[0]]), part
-
-
-def _one(chunk: Any) -> Any:
-    return chunk if isinstance(chunk, Ragged) else chunk.reshape(1)
 
 
 def _blob_size(blob: Blob | None) -> int:

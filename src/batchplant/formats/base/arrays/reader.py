@@ -74,6 +74,20 @@ class Rule:
         numbers[missing] = np.nan
         return numbers
 
+    def decode_column(self, column: Column) -> Column:
+        if not isinstance(column, Ragged):
+            return self.decode(np.ascontiguousarray(column))
+        packed = column.take(slice(None))
+        values = self.decode(packed.data.view(self.stored))
+        offsets = packed.offsets // self.stored.itemsize * self.dtype.itemsize
+        return Ragged(as_bytes(values), offsets, None, packed.valid)
+
+    def decoded(self, field: Field) -> Field:
+        """The field of the values that numbers of this field stand for."""
+        if isinstance(field, Tensor):
+            return dataclasses.replace(field, dtype=self.dtype.name)
+        return Float(self.dtype.name, optional=field.optional)
+
     def summary(self) -> str:
         parts = [f"{SCALE} {self.scale:g}"] if self.scale is not None else []
         parts += [f"{OFFSET} {self.offset:g}"] if self.offset is not None else []
@@ -117,16 +131,12 @@ def _fills(value: Any, stored: AnyDType) -> list[Any]:
         if stored.kind == "u" and fill < 0:
             # Stored with a sign that it does not have.
             fill += 2 ** (8 * stored.itemsize)
-        try:
-            fills.append(np.array(fill).astype(stored).item() if stored.kind == "f" else _whole(fill, stored))
-        except (OverflowError, ValueError):
-            continue
-    return [fill for fill in fills if fill is not None]
-
-
-def _whole(number: float, stored: AnyDType) -> int | None:
-    about = np.iinfo(stored)
-    return int(number) if float(number).is_integer() and about.min <= number <= about.max else None
+        with contextlib.suppress(OverflowError, ValueError):
+            if stored.kind == "f":
+                fills.append(np.array(fill).astype(stored).item())
+            elif float(fill).is_integer() and np.iinfo(stored).min <= fill <= np.iinfo(stored).max:
+                fills.append(int(fill))
+    return fills
 
 
 def from_text(text: str) -> float | None:
@@ -160,7 +170,8 @@ class PackedReader(Reader):
         rules = {name: rule for name, rule in every.items() if rule is not None}
         if decode:
             self._rules = rules
-            self.schema = Schema({name: _decoded(field, rules.get(name)) for name, field in fields.items()})
+            decoded = {name: rule.decoded(fields[name]) for name, rule in rules.items()}
+            self.schema = Schema({**fields, **decoded})
         elif rules:
             examples = "; ".join(f"{name} ({rule.summary()})" for name, rule in list(rules.items())[:5])
             warnings.warn(
@@ -172,7 +183,7 @@ class PackedReader(Reader):
     def _unpacked(self, columns: Columns) -> Columns:
         for name in self._rules.keys() & columns.keys():
             with located(path=self.path, field=name):
-                columns[name] = _decode(self._rules[name], columns[name])
+                columns[name] = self._rules[name].decode_column(columns[name])
         return columns
 
     def _without_rules(self, attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -182,23 +193,6 @@ class PackedReader(Reader):
             for name, values in attributes.items()
         }
         return {name: values for name, values in remaining.items() if values}
-
-
-def _decoded(field: Field, rule: Rule | None) -> Field:
-    if rule is None:
-        return field
-    if isinstance(field, Tensor):
-        return dataclasses.replace(field, dtype=rule.dtype.name)
-    return Float(rule.dtype.name, optional=field.optional)
-
-
-def _decode(rule: Rule, column: Column) -> Column:
-    if not isinstance(column, Ragged):
-        return rule.decode(np.ascontiguousarray(column))
-    packed = column.take(slice(None))
-    values = rule.decode(packed.data.view(rule.stored))
-    wider = rule.dtype.itemsize
-    return Ragged(as_bytes(values), packed.offsets // rule.stored.itemsize * wider, None, packed.valid)
 
 
 # The field of an array that stands alone.

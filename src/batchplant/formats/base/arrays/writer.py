@@ -6,6 +6,7 @@ at a checkpoint lies in a file of its own, so that a resumed writer goes on with
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import zipfile
@@ -207,9 +208,12 @@ class GridWriter(Writer):
             part.waiting, part.waiting_bytes = [data[:size].copy()], size
             data = data[size:]
             # Files after the checkpoint are written anew.
-            number = files
-            while _remove([self.top / name for name in files_at(self.style, part, number)]):
-                number += 1
+            for number in itertools.count(files):
+                later = [self.top / name for name in files_at(self.style, part, number)]
+                if not any(file.exists() for file in later):
+                    break
+                for file in later:
+                    file.unlink(missing_ok=True)
         self._tails = state["tails"]
 
     def _state(self) -> dict[str, Any]:
@@ -409,14 +413,6 @@ def _stored_part(grid: Grid, metadata: DatasetMetadata) -> OutputArray:
         grid.name, grid.dtype, grid.row, grid.chunks[0], packing, level, grid.per_file, grid.shape[0],
         cut=None if grid.whole_rows else grid.chunks[1:],
     )  # fmt: skip
-
-
-def _remove(files: list[Path]) -> bool:
-    """Remove these files; whether there was one."""
-    existing = [file for file in files if file.exists()]
-    for file in existing:
-        file.unlink()
-    return bool(existing)
 
 
 def _is_placed(key: ArrayKey, parts: Mapping[ArrayKey, OutputArray]) -> bool:

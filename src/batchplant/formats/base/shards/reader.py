@@ -201,7 +201,9 @@ class Shards:
         self._places = {name: number for number, (name, _) in enumerate(columns)}
         self._fixed = np.array([size or 0 for _, size in columns], dtype=np.int64)
         self._varying = [number for number, (_, size) in enumerate(columns) if size is None]
-        self._file, self._load, self._packed, self._bare = file, load, packed, bare
+        self._file, self._load, self._bare = file, load, bare
+        # Whether all of a shard has to be unpacked to read a sample of it.
+        self.is_packed = packed
         self.remote = remote
         self._open = ChunkCache(MAX_OPEN_SHARDS * MIN_OPEN_BYTES)
         self._unpacked = ChunkCache()
@@ -210,41 +212,42 @@ class Shards:
 
     def open(self, number: int) -> Opened:
         """A shard whose table was read; a packed one is unpacked."""
-        if self._packed(number):
+        if self.is_packed(number):
             return self._unpacked.get(
                 number, lambda: self._load(number, self.file(number)), lambda shard: shard.source.size
             )
-        return self._open.get(number, lambda: self._load(number, self._file(number)), _open_bytes)
+        # A mapped table takes no memory.
+        return self._open.get(
+            number,
+            lambda: self._load(number, self._file(number)),
+            lambda shard: MIN_OPEN_BYTES + (shard.table.nbytes if shard.table.flags.owndata else 0),
+        )
 
     def file(self, number: int) -> Source:
         """The file of a shard as it lies there."""
-        return (
-            self._files.get(number, lambda: self._file(number), _one) if self.remote else self._file(number)
-        )
+        if not self.remote:
+            return self._file(number)
+        return self._files.get(number, lambda: self._file(number), lambda file: 1)
 
     def open_together(self, numbers: Sequence[int]) -> None:
         """Open shards on a server side by side; of packed ones only the files."""
         waiting = [
-            functools.partial(self.file if self._packed(number) else self.open, number)
+            functools.partial(self.file if self.is_packed(number) else self.open, number)
             for number in numbers
-            if (self._files if self._packed(number) else self._open).all_of([number]) is None
+            if (self._files if self.is_packed(number) else self._open).all_of([number]) is None
         ]
         if len(waiting) > 1:
             with ThreadPoolExecutor(min(OPEN_THREADS, len(waiting)), "batchplant-shards") as threads:
                 for done in [threads.submit(task) for task in waiting]:
                     done.result()
 
-    def is_packed(self, number: int) -> bool:
-        """True if all of a shard has to be unpacked to read a sample of it."""
-        return self._packed(number)
-
     def are_open(self, numbers: Sequence[int]) -> bool:
         """True if all of these are, as they are in their files."""
-        return not any(map(self._packed, numbers)) and self._open.all_of(numbers) is not None
+        return not any(map(self.is_packed, numbers)) and self._open.all_of(numbers) is not None
 
     def in_place(self, indices: I64) -> bool:
         """True if none of these samples lies in a shard that has to be unpacked."""
-        return not any(map(self._packed, np.unique(self.numbers(indices)).tolist()))
+        return not any(map(self.is_packed, np.unique(self.numbers(indices)).tolist()))
 
     # -- where cells lie -------------------------------------------------------------------------------
 
@@ -350,15 +353,6 @@ class Shards:
         self._open.clear()
         self._unpacked.clear()
         self._files.clear()
-
-
-def _open_bytes(shard: Opened) -> int:
-    """The memory of an open shard: a mapped table takes none."""
-    return MIN_OPEN_BYTES + (shard.table.nbytes if shard.table.flags.owndata else 0)
-
-
-def _one(_: Source) -> int:
-    return 1
 
 
 def table_of(source: Source, samples: int, path: str) -> npt.NDArray[np.uint32]:
