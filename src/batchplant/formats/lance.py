@@ -614,18 +614,13 @@ def _states(table: Any) -> list[State]:
     states, before = [], 0
     for entry in table.versions():
         number, rows = int(entry["version"]), count(entry["metadata"].get("total_rows")) or 0
-        operation = _operation(table, number)
+        transaction = table.read_transaction(number)
+        operation = "unknown" if transaction is None else type(transaction.operation).__name__.upper()
         added = {"APPEND": rows - before, "OVERWRITE": rows}.get(operation)
         refs = tuple(sorted(tags.get(number, ())))
         states.append(State(number, time_of(entry), operation, added, number == table.version, refs))
         before = rows
     return states
-
-
-def _operation(table: Any, version: int) -> str:
-    """Return the name of the transaction that made a version."""
-    transaction = table.read_transaction(version)
-    return "unknown" if transaction is None else type(transaction.operation).__name__.upper()
 
 
 # -- format -------------------------------------------------------------------------------------------

@@ -204,12 +204,10 @@ class NpzReader(TensorReader):
 
     def _ragged(self, name: str) -> Ragged:
         if name not in self._checked:
-            self._checked[name] = self._check_ragged(name)
+            parts = [part for part in PARTS if f"{name}.{part}.npy" in self._members]
+            arrays = {part: self._loaded(f"{name}.{part}") for part in parts}
+            self._checked[name] = npy.cells_of(arrays, self.length)
         return self._checked[name]
-
-    def _check_ragged(self, name: str) -> Ragged:
-        members = {part: f"{name}.{part}" for part in PARTS if f"{name}.{part}.npy" in self._members}
-        return npy.cells_of({part: self._loaded(member) for part, member in members.items()}, self.length)
 
     def _array(self, field: str) -> Array | None:
         if self._is_model:

@@ -481,19 +481,11 @@ def _pickled_tensor(number: int, dtype: str, shape: tuple[int, ...], size: int) 
     count = math.prod(shape) if typed else size
     storage = b"(" + _text("storage") + kind + _text(str(number)) + _text("cpu") + _int(count) + b"tQ"
     steps = [math.prod(max(1, axis) for axis in shape[offset + 1 :]) for offset in range(len(shape))]
-    return (
-        _global("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
-        + b"("
-        + storage
-        + _int(0)
-        + _ints(shape)
-        + _ints(steps)
-        + b"\x89"
-        + _global("collections", "OrderedDict")
-        + b")R"
-        + (b"" if typed else _global("torch", dtype))
-        + b"tR"
-    )
+    rebuild = _global("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
+    # No gradient, no hooks.
+    flags = b"\x89" + _global("collections", "OrderedDict") + b")R"
+    metadata = b"" if typed else _global("torch", dtype)
+    return b"".join([rebuild, b"(", storage, _int(0), _ints(shape), _ints(steps), flags, metadata, b"tR"])
 
 
 def _global(module: str, name: str) -> bytes:

@@ -14,10 +14,9 @@ Scenes are opened with ``format="scenes"``: by itself, a folder of TIFF files is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,8 +99,8 @@ class SceneReader(Reader):
         level: int = 0, cache: int | None = None, index: str = "auto",
     ) -> None:  # fmt: skip
         self.path, self._level, self._cache = path, level, ChunkCache(cache)
-        self._maps, self._objects, self._lock = PathSources(), Objects(), threading.Lock()
-        self._ready: OrderedDict[tuple[str, int], Pages] = OrderedDict()
+        self._maps, self._objects = PathSources(), Objects()
+        self._pages = functools.lru_cache(MAX_READY_SCENES)(self._open_pages)
         with on_error(self.close, path=path):
             self._texts: dict[str, list[str]] = {}
             if path.lower().endswith(MANIFESTS):
@@ -288,23 +287,13 @@ class SceneReader(Reader):
         name = next(iter(self._files.values()))[number]
         return level_arrays(self._path_of(name), self._source(name), self._cache, name=name)
 
-    def _pages(self, field: str, sample: int) -> Pages:
+    def _open_pages(self, field: str, sample: int) -> Pages:
         """Return a scene as an array, of which windows are read alone."""
-        with self._lock:
-            pages = self._ready.pop((field, sample), None)
-        if pages is None:
-            name, scene = self._files[field][sample], self._scenes[field][sample]
-            starts, sizes = self._starts[scene.first : scene.end], self._sizes[scene.first : scene.end]
-            path = join(self.path, name)
-            with located(path=path, sample=sample):
-                pages = Pages(
-                    path, field, scene.layout, (), starts, sizes, self._source(name), self._cache, name
-                )
-        with self._lock:
-            self._ready[field, sample] = pages
-            while len(self._ready) > MAX_READY_SCENES:
-                self._ready.popitem(last=False)
-        return pages
+        name, scene = self._files[field][sample], self._scenes[field][sample]
+        starts, sizes = self._starts[scene.first : scene.end], self._sizes[scene.first : scene.end]
+        path = join(self.path, name)
+        with located(path=path, sample=sample):
+            return Pages(path, field, scene.layout, (), starts, sizes, self._source(name), self._cache, name)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return Columns.read(fields, lambda name: self._column(name, indices.tolist()), self.path)

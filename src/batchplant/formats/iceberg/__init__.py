@@ -301,7 +301,7 @@ class IcebergUpkeep(Upkeep):
             expired = _expired(metadata, cutoff)
             remaining = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in expired]
             needed = {_place(table, name) for snapshot in remaining for name in names_of(table, snapshot)}
-            needed |= {_place(table, snapshot) for snapshot in _described(table)}
+            needed |= {_place(table, name) for name in _described(table)}
             unneeded: set[str] = set()
             for snapshot in metadata.snapshots:
                 if snapshot.snapshot_id in expired:
@@ -309,8 +309,9 @@ class IcebergUpkeep(Upkeep):
                     with contextlib.suppress(BatchplantError):
                         unneeded.update(_place(table, name) for name in names_of(table, snapshot))
             unneeded = (unneeded | set(_strays(table, cutoff))) - needed
-            files = sorted(snapshot for snapshot in unneeded if _inside(table, snapshot))
-            size = sum(stored_size(reached_by(table, snapshot)) for snapshot in files)
+            # Files outside of the table's own folder may belong to others.
+            files = sorted(file for file in unneeded if file.startswith(_root(table) + "/"))
+            size = sum(stored_size(reached_by(table, file)) for file in files)
             if not dry_run:
                 if expired:
                     with table.maintenance.expire_snapshots() as expire:
@@ -378,11 +379,6 @@ def _place(table: Table, name: str) -> str:
 
 def _root(table: Table) -> str:
     return _place(table, f"{table.location()}/x").removesuffix("/x")
-
-
-def _inside(table: Table, path: str) -> bool:
-    """True if a file lies in the table's own folder: others may belong to others."""
-    return path.startswith(_root(table) + "/")
 
 
 def _strays(table: Table, cutoff: int) -> Iterator[str]:
