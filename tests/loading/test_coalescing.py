@@ -182,7 +182,7 @@ def test_the_number_of_coalesced_batches_depends_on_the_rate(monkeypatch):
 
     def coalescer_at(rate, size=100, samples=64, limit=math.inf, batches=1000):
         coalescer = BatchCoalescer(3, lambda sample_bytes: limit / sample_bytes)
-        coalescer.start(batches, 4)
+        coalescer.start(range(batches), 4)
         for _ in range(40):
             count = samples * coalescer.size
             began, now[0] = now[0], now[0] + count / rate
@@ -199,11 +199,11 @@ def test_the_number_of_coalesced_batches_depends_on_the_rate(monkeypatch):
     assert coalescer_at(10**7, limit=64 * 100 * 2).size == 2
     assert coalescer_at(10**7, batches=3 * tuning.epoch_parts).size == 3
     never = BatchCoalescer(3, None)
-    never.start(1000, 4)
+    never.start(range(1000), 4)
     never.record(batch_of(64), 1, 0.0)
     assert never.size == 1
     uneven = BatchCoalescer(3, lambda sample_bytes: math.inf)
-    uneven.start(1000, 4)
+    uneven.start(range(1000), 4)
     uneven.record(Batch({"text": ["a", "b"]}, np.arange(2), []), 1, 0.0)
     assert uneven.size == 1
 

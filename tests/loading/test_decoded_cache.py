@@ -359,7 +359,7 @@ def test_nothing_is_fetched_for_images_that_are_kept(bucket, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache": "/data"}, r'cache is "decoded", a DecodedCache or None.*bp.open\(…, cache='),
+        ({"cache": "/data"}, r'cache is "decoded", a DecodedCache, "pages".*bp.open\(…, cache='),
         ({"cache": "decoded", "decode": "hybrid", "device": "cuda"}, "decode='hybrid'.*leave one of them"),
     ],
 )

@@ -304,7 +304,7 @@ def test_the_size_of_a_image_that_its_header_does_not_tell(tmp_path, monkeypatch
     how: dict[str, Any] = {"pipelines": {"image": [ops.RandomResizedCrop(7)]}}
     want = checksum(Loader(raw, 6, **how))
     path = image_folder(tmp_path / "bmp", encodings=("bmp",))
-    monkeypatch.setattr(executor, "sizes_of", lambda cells: np.zeros((len(cells.start), 2), np.int32))
+    monkeypatch.setattr(executor, "header_sizes", lambda cells: np.zeros((len(cells.start), 2), np.int32))
     assert checksum(Loader(path, 6, **how)) == want
 
 

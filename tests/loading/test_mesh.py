@@ -9,7 +9,6 @@ import math
 import pickle
 import sys
 import types
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,37 +258,32 @@ def test_groups_of_megatron_that_nobody_mentioned_are_refused(plain, monkeypatch
     assert bp.Loader(plain, 4, rank=0, world_size=1).world_size == 1
 
 
-@pytest.fixture(scope="module")
-def gloo(plain, tmp_path_factory):
-    """What four real processes report of their loaders."""
-    pytest.importorskip("torch")
-    folder: Path = tmp_path_factory.mktemp("gloo")
-    command = [sys.executable, mesh_script.__file__, "4", str(folder / "store"), plain]
-    done = processes.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def joined(parts: list[list[int]]) -> list[int]:
     return sorted(itertools.chain(*parts))
 
 
-def test_device_meshes_say_which_processes_get_the_same_samples(gloo):
+def test_processes_of_a_group_get_what_their_place_in_its_mesh_says(plain, tmp_path, monkeypatch):
+    """All that needs four real processes, which take seconds to start."""
+    pytest.importorskip("torch")
+    command = [sys.executable, mesh_script.__file__, "4", str(tmp_path / "store"), plain]
+    done = processes.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    reports = json.loads(done.stdout)
+
     everything = list(range(SAMPLES))
-    assert joined([report["no mesh"] for report in gloo]) == everything
-    assert joined([report["all differ"] for report in gloo]) == everything
-    for report in gloo:
+    assert joined([report["no mesh"] for report in reports]) == everything
+    assert joined([report["all differ"] for report in reports]) == everything
+    for report in reports:
         assert report["mesh"] == report["part"] == report["sizes"]
         assert sorted(report["explicit"]) == everything
         assert report["turned"][0] == report["turned"][1]
         assert report["workers"] == report["workers alone"]
     for name, groups in (("mesh", [[0, 1], [2, 3]]), ("other order", [[0, 2], [1, 3]])):
-        assert all(gloo[first][name] == gloo[second][name] for first, second in groups)
-        assert joined([gloo[first][name] for first, _ in groups]) == everything
+        assert all(reports[first][name] == reports[second][name] for first, second in groups)
+        assert joined([reports[first][name] for first, _ in groups]) == everything
 
-
-def test_a_device_mesh_that_nobody_mentioned_is_refused(gloo):
-    for report in gloo:
+    # A DeviceMesh that the loader was not told of is refused.
+    for report in reports:
         assert (report["only dp"], report["unnamed"], report["explained"]) == (None, None, None)
         assert "DeviceMesh of experts 2 × others 2" in report["not explained"]
         assert "DeviceMesh of batch 2 × cp 2" in report["folded"]
@@ -297,15 +291,27 @@ def test_a_device_mesh_that_nobody_mentioned_is_refused(gloo):
             assert "there is a DeviceMesh of dp 2 × tp 2, and not all of its ranks" in report[when]
             assert "give Loader(…, mesh=…), or the rank and world_size" in report[when]
 
-
-def test_processes_get_slices_and_go_on_with_another_mesh(gloo):
+    # Slices of rows, and the rows that follow on another mesh.
     rows = [
-        [*gloo[first]["slices"][step][0], *gloo[first + 1]["slices"][step][0]]
+        [*reports[first]["slices"][step][0], *reports[first + 1]["slices"][step][0]]
         for step in range(3) for first in (0, 2)
     ]  # fmt: skip
-    for step in range(len(gloo[0]["rows after"])):
-        rows += [row for report in gloo for row in report["rows after"][step]]
-    assert rows == [row for batch in gloo[0]["all rows"] for row in batch]
+    for step in range(len(reports[0]["rows after"])):
+        rows += [row for report in reports for row in report["rows after"][step]]
+    assert rows == [row for batch in reports[0]["all rows"] for row in batch]
+
+    # Training and evaluation; three processes go on, of which only the environment says which they are.
+    trained = [report["trained"] for report in reports]
+    before, after = mesh_script.check_training(trained, SAMPLES), []
+    order = bp.order.Balanced("random", sizes=mesh_script.sizes_of(SAMPLES))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        loader = bp.Loader(plain, 4, ids=True, workers=1, order=order)
+        loader.load_state_dict(trained[0]["state"])
+        after.append([batch["ids"].tolist() for batch in loader])
+    assert len({len(batches) for batches in after}) == 1
+    assert joined([before, *itertools.chain(*after)]) == everything
 
 
 # -- epochs on one mesh after another, slices of sequences --------------------------------------------------

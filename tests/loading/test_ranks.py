@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
 import random
 import socket
-import subprocess
 import sys
 import weakref
 from collections.abc import Sequence
@@ -21,15 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchplant as bp
+import mesh_script
 import processes
 import repository
 from batchplant import order as orders
 from batchplant.errors import OptionError
 from batchplant.loading.loader import Loader
 from batchplant.order import Shard, deal, ranks, shard
-from batchplant.testing.cases import EXHAUSTIVE
 from loaders import Memory, ids_of, numbers, write
-from variants import exhaustive
 
 SAMPLES = 103
 worlds = st.integers(1, 9)
@@ -335,141 +332,61 @@ def test_an_epoch_does_not_hold_a_balanced_loader(plain):
 # -- torchrun -----------------------------------------------------------------------------------------------
 
 # A worker of torchrun is in a session of its own: it has to see itself that torchrun is gone.
-ENDS_WITH_TORCHRUN = """
+PROCESS = """
 import ctypes, signal
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 import json, os, sys
-from batchplant.loading.loader import Loader
-from batchplant.order import Balanced
 
-data, out, told = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-rank = int(os.environ["RANK"])
-sizes = [n * n % 97 for n in range(told["samples"])]
+data, out, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+sys.path.append(options["support"])
+import mesh_script
+if "state" in options:
+    # Nothing but the launcher's environment says which rank this is.
+    import batchplant as bp
+    order = bp.order.Balanced("random", sizes=mesh_script.sizes_of(len(bp.open(data))))
+    loader = bp.Loader(data, options["batch"], ids=True, workers=1, order=order)
+    loader.load_state_dict(options["state"])
+    result = [batch["ids"].tolist() for batch in loader]
+    assert "torch" not in sys.modules
+else:
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    result = mesh_script.train(data)
+    dist.destroy_process_group()
+with open(f"{out}/{os.environ['RANK']}", "w") as file:
+    json.dump(result, file)
 """
 
-TRAIN = (
-    ENDS_WITH_TORCHRUN
-    + """
-import torch
-import torch.distributed as dist
 
-if not dist.is_available() or not dist.is_gloo_available():
-    print("no gloo")
-    sys.exit()
-dist.init_process_group("gloo")
-
-def ids(loader):
-    return [batch["ids"].tolist() for batch in loader]
-
-found = {}
-for name, options in told["epochs"].items():
-    if options.pop("balance", False):
-        options["order"] = Balanced(options["order"], sizes=sizes)
-    loader = Loader(data, 4, ids=True, workers=1, device="cpu", **options)
-    found[name] = [ids(loader), ids(loader)]
-    # Metrics of an evaluation are exact: sums and counts add up to those of the dataset.
-    total = torch.tensor([sum(map(sum, found[name][1])), sum(map(len, found[name][1]))])
-    dist.all_reduce(total)
-    found[name].append(total.tolist())
-
-loader = Loader(data, 4, ids=True, workers=1, order=Balanced("random", sizes=sizes))
-before = []
-for batch in loader:
-    before.append(batch["ids"].tolist())
-    if len(before) == told["stop"]:
-        break
-states = [None] * dist.get_world_size()
-dist.all_gather_object(states, loader.state_dict())
-assert all(state == states[0] for state in states)
-with open(f"{out}/{rank}", "w") as file:
-    json.dump({"found": found, "before": before, "state": states[0]}, file)
-dist.destroy_process_group()
-"""
-)
-
-# Nothing but the launcher's environment says which rank this is.
-RESUME = (
-    ENDS_WITH_TORCHRUN
-    + """
-loader = Loader(data, told["batch"], ids=True, workers=1, order=Balanced("random", sizes=sizes))
-loader.load_state_dict(told["state"])
-rest = [batch["ids"].tolist() for batch in loader]
-with open(f"{out}/{rank}", "w") as file:
-    json.dump(rest, file)
-assert "torch" not in sys.modules
-"""
-)
-
-
-def launch(folder: Path, script: str, world_size: int, data: str, told: Any, *, torchrun: bool) -> list[Any]:
-    """What each of ``world_size`` processes wrote. Nothing but the loopback is used.
-
-    Without torchrun they are told what it would tell them, and are there much sooner.
-    """
+def launch(folder: Path, world_size: int, data: str, **options: Any) -> list[Any]:
+    """What each of ``world_size`` processes of torchrun wrote. Nothing but the loopback is used."""
     folder.mkdir()
     out, path = folder / "out", folder / "script.py"
     out.mkdir()
-    path.write_text(script)
+    path.write_text(PROCESS)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    python, arguments = [sys.executable, "-W", "ignore"], [data, str(out), json.dumps(told)]
-    how: dict[str, Any] = {
-        "env": {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True,
-    }  # fmt: skip
-    if torchrun:
-        options = ["--nproc-per-node", str(world_size), "--master-addr", "127.0.0.1", "--master-port", port]
-        command = [*python, "-m", "torch.distributed.run", *options, str(path), *arguments]
-        ended = [processes.run(command, **how)]
-    else:
-        sizes = f"WORLD_SIZE={world_size} LOCAL_WORLD_SIZE={world_size}"
-        world = ["env", *sizes.split(), "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}"]
-        places = [[*world, f"RANK={rank}", f"LOCAL_RANK={rank}"] for rank in range(world_size)]
-        ended = processes.run_together(*([*place, *python, str(path), *arguments] for place in places), **how)
-    assert [item.returncode for item in ended] == [0] * len(ended), [item.stdout for item in ended]
-    if "no gloo" in ended[0].stdout:
-        pytest.skip("this torch has no gloo")
+    options["support"] = str(Path(mesh_script.__file__).parent)
+    command = [
+        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"),
+        *("--nproc-per-node", str(world_size), "--master-port", port),
+        *(str(path), data, str(out), json.dumps(options)),
+    ]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = processes.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return [json.loads((out / str(rank)).read_text()) for rank in range(world_size)]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no torch")
-@pytest.mark.parametrize(("ranks", "resumed"), [(2, [(3, 4)]), *exhaustive((4, [(3, 4), (5, 3)]))])
-def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain, ranks, resumed):
-    epochs = {
-        "train": {"order": "random"},
-        "full": {"order": "random", "drop_last": True},
-        # The last rank gets none of them.
-        "evaluate": {"evaluate": True, "indices": list(range(7, 6 + ranks))},
-        "balanced": {"order": "random", "balance": True},
-    }
-    stop = random.Random(4).randrange(1, 6)
-    told = {"samples": SAMPLES, "epochs": epochs, "stop": stop}
-    result = launch(tmp_path / "train", TRAIN, ranks, plain, told, torchrun=EXHAUSTIVE)
-
-    for name, options in epochs.items():
-        parts = [row["found"][name] for row in result]
-        wanted = options.get("indices", list(range(SAMPLES)))
-        for epoch in range(2):
-            batches = [part[epoch] for part in parts]
-            counts = [len(batch) for batch in batches]
-            assert counts == [*[1] * (ranks - 1), 0] if name == "evaluate" else len(set(counts)) == 1
-            samples = sorted(itertools.chain(*itertools.chain(*batches)))
-            if name == "full":
-                assert {len(batch) for item in batches for batch in item} == {4}
-                assert len(samples) == len(set(samples)) == SAMPLES // (4 * ranks) * (4 * ranks)
-            else:
-                assert samples == wanted
-        if name == "evaluate":
-            assert parts[0][0] == parts[0][1]
-            assert [part[2] for part in parts] == [[sum(wanted), len(wanted)]] * ranks
-        else:
-            assert parts[0][0] != parts[0][1]
-
-    before = list(itertools.chain(*itertools.chain(*(row["before"] for row in result))))
-    assert 0 < len(before) < SAMPLES
-    for world_size, batch in resumed:
-        told = {"samples": SAMPLES, "state": result[0]["state"], "batch": batch}
-        rest = launch(tmp_path / f"resume {world_size}", RESUME, world_size, plain, told, torchrun=False)
-        assert len({len(item) for item in rest}) == 1
-        assert sorted([*before, *itertools.chain(*itertools.chain(*rest))]) == list(range(SAMPLES))
+@pytest.mark.exhaustive
+def test_torchrun_trains_evaluates_and_goes_on_with_other_worlds(tmp_path, plain):
+    """As one group of processes in test_mesh does without torchrun."""
+    pytest.importorskip("torch")
+    trained = launch(tmp_path / "train", 4, plain)
+    before = mesh_script.check_training(trained, SAMPLES)
+    for world_size, batch in ((3, 4), (5, 3)):
+        state = trained[0]["state"]
+        after = launch(tmp_path / f"resume {world_size}", world_size, plain, state=state, batch=batch)
+        assert len({len(batches) for batches in after}) == 1
+        assert sorted([*before, *itertools.chain(*itertools.chain(*after))]) == list(range(SAMPLES))

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
 from .. import order as orders
@@ -128,11 +128,13 @@ class BatchCoalescer:
         self._samples, self._seconds, self._latency = 0.0, 0.0, 0.0
         self.size, self.room = 1, prefetch_batches
 
-    def start(self, batches: int, producers: int, room: int = 0) -> None:
+    def start(self, batches: Sized, producers: int, room: int = 0) -> None:
         """Begin an epoch of ``batches``, which ``producers`` threads make, ``room`` at a time at least."""
         with self._lock:
             self._producers, self._last = producers, time.perf_counter()
-            self._max_size = max(1, batches // self.tuning.epoch_parts)
+            if self._limit is not None:
+                # Packed rows, which are not coalesced, would all be planned to be counted.
+                self._max_size = max(1, len(batches) // self.tuning.epoch_parts)
             self.size = min(self.size, self._max_size)
             self._prefetch_batches = max(self._prefetch_batches, room)
             self.room = max(self.room, room)
@@ -381,7 +383,7 @@ class Epoch:
                     next_shard=progress.next_shard,
                 )
             producers = executor.producers()
-            queue.coalescer.start(len(shard), producers, executor.room())
+            queue.coalescer.start(shard, producers, executor.room())
             self._threads = [
                 threading.Thread(target=_produce, args=(queue,), name=f"batchplant-{number}", daemon=True)
                 for number in range(producers)
