@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchplant as bp
@@ -81,6 +81,7 @@ def test_pickles_are_bytes():
     assert first[:1] == b"\x80"
 
 
+@settings(max_examples=40)
 @given(samples=st.lists(st.binary(max_size=40), max_size=12))
 def test_any_samples(samples, tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / "a.ffr"

@@ -29,6 +29,10 @@ def path(request, tmp_path):
     return str(tmp_path / f"t.{request.param}")
 
 
+# Of what LakeWriter and LakeReader do for both formats.
+in_one_format = pytest.mark.parametrize("path", first(1, ["delta", "iceberg"]), indirect=True)
+
+
 def write(path, numbers, schema=SCHEMA, **options):
     with bp.create(path, schema, **options) as out:
         for n in numbers:
@@ -99,6 +103,7 @@ def test_new_tables_are_partitioned(path, keys):
     bp.create(path, KEYED, mode="append", partition_by=keys).abort()
 
 
+@in_one_format
 def test_what_cannot_be_a_partition(path):
     for keys, text in ((["n", "t"], "every field"), (["x"], "'x'"), (["q"], "no field")):
         with pytest.raises(bp.BatchplantError, match=text):
@@ -108,6 +113,7 @@ def test_what_cannot_be_a_partition(path):
         bp.create(path, SCHEMA, mode="append", partition_by="n")
 
 
+@in_one_format
 def test_convert_makes_partitions(path, tmp_path, capsys):
     with bp.create(tmp_path / "a.jsonl", KEYED) as out:
         for item in keyed(range(6)):
@@ -156,6 +162,7 @@ def test_appending_to_nothing_makes_the_table(path):
     assert read(path) == [1, 2]
 
 
+@in_one_format
 def test_modes(path, tmp_path):
     with pytest.raises(bp.OptionError, match="create, append, overwrite"):
         write(path, [1], mode="replace")
@@ -223,6 +230,7 @@ def test_an_append_that_another_came_before_is_tried_again(happened, path, monke
     assert read(path) == [1, 2]
 
 
+@in_one_format
 def test_an_append_is_not_tried_for_ever(path, monkeypatch):
     from batchplant.formats.base import lake
 
@@ -303,6 +311,7 @@ def test_a_stopped_append_resumes(path, tmp_path):
     assert read(path) == [250, *range(200)]
 
 
+@in_one_format
 def test_from_the_command_line(path, tmp_path):
     write(str(tmp_path / "s.npz"), range(3))
     for how in (["--append"], ["--to-option", "mode=append"]):
@@ -314,6 +323,7 @@ def test_from_the_command_line(path, tmp_path):
     assert read(path, **before) == [0, 1, 2, 0, 1, 2]
 
 
+@in_one_format
 def test_an_append_needs_no_schema(path):
     write(path, [1])
     with bp.create(path, mode="append") as out:
@@ -355,6 +365,7 @@ def test_fields_that_come_later(path):
     assert list(bp.open(path, **first).schema) == ["n", "t"]
 
 
+@in_one_format
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
@@ -391,6 +402,7 @@ def test_times(path):
 # -- reading --------------------------------------------------------------------------------------------
 
 
+@in_one_format
 def test_row_groups_and_files(path):
     schema = {"n": bp.Int("uint8"), "b": bp.Bytes()}
     with bp.create(path, schema, row_group=3000, file_size=9000) as out:
@@ -419,6 +431,7 @@ def test_a_pickled_reader_sees_the_same_rows(path):
     assert len(pickle.loads(packed)) == 2
 
 
+@in_one_format
 def test_the_loader(path):
     with bp.create(path, {"image": bp.Image("jpeg"), "label": bp.Int()}, row_group=2000) as out:
         for n in range(40):

@@ -61,7 +61,7 @@ def decoded(path, group=0):
     return result
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_what_pyarrow_gives(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("lists") / "a.parquet"
