@@ -678,35 +678,6 @@ def msgpack_load(
     Text that is not UTF-8 comes as bytes. ValueError for what is cut short, or nested too deeply.
     """
 
-def lmdb_meta(
-    data: NDArray[numpy.uint8],
-) -> tuple[int, int, int, tuple[int, int, int, int], tuple[int, int, int, int], tuple[str, int] | None]:
-    """Read the newer meta page of an environment.
-
-    Page size, last page, transaction, tree of free pages, main tree; what is wrong, and where.
-    A tree is (root, entries, depth, flags).
-    """
-
-def lmdb_tree(record: NDArray[numpy.uint8]) -> tuple[int, int, int, int]:
-    """The tree that the record of a named database describes."""
-
-def lmdb_walk(
-    data: NDArray[numpy.uint8], page_size: int, tree: tuple[int, int, int, int]
-) -> tuple[
-    NDArray[numpy.int64],
-    NDArray[numpy.uint16],
-    NDArray[numpy.int64],
-    NDArray[numpy.int64],
-    NDArray[numpy.int64],
-    tuple[str, int] | None,
-    bool,
-]:
-    """Find all entries of a tree in order.
-
-    Starts and sizes of keys, starts and sizes of values, numbers of the entries that are named
-    databases; (reason, offset) of what is wrong; whether that is only several values of a key.
-    """
-
 def datum_scan(
     data: NDArray[numpy.uint8], starts: NDArray[numpy.int64], sizes: NDArray[numpy.int64]
 ) -> tuple[NDArray[numpy.int64], tuple[int, str] | None]:
