@@ -116,6 +116,13 @@ def no_such(kind: str, name: object, candidates: Iterable[str]) -> str:
     return f"there is no {kind} {name!r}{near(name, names)}; the {kind}s are: {listed(names)}"
 
 
+def check_choice(option: str, value: object, choices: Iterable[str], *, path: object = None) -> None:
+    """OptionError unless the value of an option is one of these."""
+    names = list(choices)
+    if value not in names:
+        raise OptionError(f"{option} is one of {', '.join(names)}, not {value!r}", path=path)
+
+
 class BatchplantError(Exception):
     """The root of the tree."""
 

@@ -22,6 +22,7 @@ from batchplant.storage.compressed import zstd_compress
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from repository import GOLDEN
+from trials import case
 
 
 class TestCsv(FormatSuite):
@@ -59,46 +60,47 @@ def values(reader, name):
     return [sample[name] for sample in reader]
 
 
-@pytest.mark.parametrize(
-    ("texts", "field"),
-    [
-        (["1", "-7", "0"], bp.Int()),
-        (["9223372036854775807", "-9223372036854775808"], bp.Int()),
-        (["18446744073709551615", "0"], bp.Int("uint64")),
-        (["18446744073709551615", "-1"], bp.Text()),
-        (["18446744073709551616"], bp.Text()),
-        (["007", "12"], bp.Text()),
-        (["-01"], bp.Text()),
-        (["+4912345"], bp.Text()),
-        (["1", "2.5", "-0.0", "1e3", ".5", "5."], bp.Float()),
-        (["1.5", "nan", "inf", "-Infinity"], bp.Float()),
-        (["nan", "inf"], bp.Text()),
-        (["1e400"], bp.Text()),
-        (["9007199254740993", "0.5"], bp.Text()),
-        (["true", "False", "TRUE"], bp.Bool()),
-        (["true", "1"], bp.Text()),
-        (["2024-01-31", "2024-02-01"], bp.Text()),
-        (["1", ""], bp.Int(optional=True)),
-        (["", ""], bp.Text(optional=True)),
-        (["x", '""'], bp.Text()),
-        (["1_000"], bp.Text()),
-        (["0x10"], bp.Text()),
-        (["nan(1)"], bp.Text()),
-        ([" 5", "6 "], bp.Int()),
-    ],
-)
-def test_types_are_those_of_all_cells(texts, field, tmp_path):
-    body = "".join(f"{text},end\n" for text in texts)
-    with opened(tmp_path, f"x,y\n{body}") as reader:
-        assert dict(reader.schema) == {"x": field, "y": bp.Text()}
-        assert reader.facts()["schema"] == "inferred"
-        for text, value in zip(texts, values(reader, "x"), strict=True):
-            if isinstance(field, bp.Float):
-                assert value == float(text) or math.isnan(value)
-            elif isinstance(field, bp.Int) and text:
-                assert value == int(text)
-            elif isinstance(field, bp.Text):
-                assert value == (None if not text else text.strip('"'))
+TYPES = [
+    (["1", "-7", "0"], bp.Int()),
+    (["9223372036854775807", "-9223372036854775808"], bp.Int()),
+    (["18446744073709551615", "0"], bp.Int("uint64")),
+    (["18446744073709551615", "-1"], bp.Text()),
+    (["18446744073709551616"], bp.Text()),
+    (["007", "12"], bp.Text()),
+    (["-01"], bp.Text()),
+    (["+4912345"], bp.Text()),
+    (["1", "2.5", "-0.0", "1e3", ".5", "5."], bp.Float()),
+    (["1.5", "nan", "inf", "-Infinity"], bp.Float()),
+    (["nan", "inf"], bp.Text()),
+    (["1e400"], bp.Text()),
+    (["9007199254740993", "0.5"], bp.Text()),
+    (["true", "False", "TRUE"], bp.Bool()),
+    (["true", "1"], bp.Text()),
+    (["2024-01-31", "2024-02-01"], bp.Text()),
+    (["1", ""], bp.Int(optional=True)),
+    (["", ""], bp.Text(optional=True)),
+    (["x", '""'], bp.Text()),
+    (["1_000"], bp.Text()),
+    (["0x10"], bp.Text()),
+    (["nan(1)"], bp.Text()),
+    ([" 5", "6 "], bp.Int()),
+]
+
+
+def test_types_are_those_of_all_cells(tmp_path):
+    for number, (texts, field) in enumerate(TYPES):
+        with case(texts):
+            body = "".join(f"{text},end\n" for text in texts)
+            with opened(tmp_path, f"x,y\n{body}", f"{number}.csv") as reader:
+                assert dict(reader.schema) == {"x": field, "y": bp.Text()}
+                assert reader.facts()["schema"] == "inferred"
+                for text, value in zip(texts, values(reader, "x"), strict=True):
+                    if isinstance(field, bp.Float):
+                        assert value == float(text) or math.isnan(value)
+                    elif isinstance(field, bp.Int) and text:
+                        assert value == int(text)
+                    elif isinstance(field, bp.Text):
+                        assert value == (None if not text else text.strip('"'))
 
 
 def test_a_last_row_decides(tmp_path):

@@ -17,6 +17,7 @@ from batchplant.formats.json import append
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import cells, jpeg
 from repository import GOLDEN
+from trials import case
 
 
 class TestLines(FormatSuite):
@@ -52,46 +53,48 @@ def lines(values):
     return "".join(json.dumps(value) + "\n" for value in values)
 
 
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
-        ([1, -5], bp.Int()),
-        ([2**63 - 1, -(2**63)], bp.Int()),
-        ([2**64 - 1, 0], bp.Int("uint64")),
-        ([2**64 - 1, -1], bp.Json()),
-        ([2**70], bp.Json()),
-        ([1, 2.5, math.inf], bp.Float()),
-        ([2**53 + 1, 2.5], bp.Json()),
-        ([True, False], bp.Bool()),
-        ([True, 1], bp.Json()),
-        (["a", ""], bp.Text()),
-        (["a", None], bp.Text(optional=True)),
-        (["a", 1], bp.Json()),
-        ([{"a": 1}, {}], bp.Json()),
-        ([None, None], bp.Json(optional=True)),
-        ([[1, 2], [3, 4]], bp.Tensor("int64", (2,))),
-        ([[1, 2.5], [], None], bp.Tensor("float64", (None,), optional=True)),
-        ([[[1, 2], [3, 4]], [[5, 6]]], bp.Tensor("int64", (None, 2))),
-        ([[True], [False]], bp.Tensor("bool", (1,))),
-        ([[1, 2], [[3]]], bp.Json()),
-        ([[[1], [2, 3]]], bp.Json()),
-        ([[1, None]], bp.Json()),
-        ([["a"]], bp.Json()),
-        ([[], []], bp.Json()),
-        ([[1], 2], bp.Json()),
-    ],
-)
-def test_types_are_those_of_all_values(values, field, tmp_path):
-    for name, text in (("a.jsonl", lines({"v": v} for v in values)), ("b.jsonl", lines(values))):
-        with opened(tmp_path, text, name) as reader:
-            key = "v" if name == "a.jsonl" else "data"
-            if key == "data" and any(isinstance(value, dict) for value in values):
-                continue
-            assert dict(reader.schema) == {key: field}
-            for value, sample in zip(values, reader, strict=True):
-                assert value == sample[key] if not isinstance(field, bp.Tensor) or value is None else True
-                if isinstance(field, bp.Tensor) and value is not None:
-                    assert np.array_equal(sample[key], np.array(value).reshape(sample[key].shape))
+TYPES = [
+    ([1, -5], bp.Int()),
+    ([2**63 - 1, -(2**63)], bp.Int()),
+    ([2**64 - 1, 0], bp.Int("uint64")),
+    ([2**64 - 1, -1], bp.Json()),
+    ([2**70], bp.Json()),
+    ([1, 2.5, math.inf], bp.Float()),
+    ([2**53 + 1, 2.5], bp.Json()),
+    ([True, False], bp.Bool()),
+    ([True, 1], bp.Json()),
+    (["a", ""], bp.Text()),
+    (["a", None], bp.Text(optional=True)),
+    (["a", 1], bp.Json()),
+    ([{"a": 1}, {}], bp.Json()),
+    ([None, None], bp.Json(optional=True)),
+    ([[1, 2], [3, 4]], bp.Tensor("int64", (2,))),
+    ([[1, 2.5], [], None], bp.Tensor("float64", (None,), optional=True)),
+    ([[[1, 2], [3, 4]], [[5, 6]]], bp.Tensor("int64", (None, 2))),
+    ([[True], [False]], bp.Tensor("bool", (1,))),
+    ([[1, 2], [[3]]], bp.Json()),
+    ([[[1], [2, 3]]], bp.Json()),
+    ([[1, None]], bp.Json()),
+    ([["a"]], bp.Json()),
+    ([[], []], bp.Json()),
+    ([[1], 2], bp.Json()),
+]
+
+
+def test_types_are_those_of_all_values(tmp_path):
+    for number, (values, field) in enumerate(TYPES):
+        with case(values):
+            for name, text in (("a.jsonl", lines({"v": v} for v in values)), ("b.jsonl", lines(values))):
+                with opened(tmp_path, text, f"{number}{name}") as reader:
+                    key = "v" if name == "a.jsonl" else "data"
+                    if key == "data" and any(isinstance(value, dict) for value in values):
+                        continue
+                    assert dict(reader.schema) == {key: field}
+                    for value, sample in zip(values, reader, strict=True):
+                        if isinstance(field, bp.Tensor) and value is not None:
+                            assert np.array_equal(sample[key], np.array(value).reshape(sample[key].shape))
+                        else:
+                            assert value == sample[key]
 
 
 def test_keys_come_and_go(tmp_path):

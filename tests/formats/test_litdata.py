@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import functools
 import hashlib
+import itertools
 import json
 import pickle
 import shutil
@@ -27,6 +28,7 @@ from batchplant.testing.cases import cells, jpeg, memory_bounded, pixels, png
 from repository import GOLDEN
 from servers import Bucket
 from shard_folders import change, index_of
+from trials import case
 
 OURS = GOLDEN / "litdata"
 EXPECTED = json.loads((OURS / "expected.json").read_text("utf-8"))
@@ -475,39 +477,40 @@ def tree(node: Any, version: int = 1) -> Callable[[Any], None]:
 LEAF = {"type": None, "context": None, "children_spec": []}
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        first("filename", "../chunk-0-0.bin"), first("filename", "/etc/passwd"), first("filename", 3),
-        first("filename", ""), first("chunk_bytes", 2**40), first("chunk_bytes", -1),
-        first("chunk_bytes", 99), first("chunk_size", 2**31), first("chunk_size", 11),
-        first("chunk_size", -1), first("chunk_size", 1.0), first("dim", "x"),
-        config("data_format", ["int"]), config("data_format", None), config("data_format", ["int", 3]),
-        config("data_format", ["int", "json"]), config("data_format", ["int", "pickle"]),
-        config("data_format", ["no_header_numpy:99999999999", "str"]), config("data_spec", None),
-        config("data_spec", "nonsense"), config("data_spec", "[" * 9999), tree(LEAF), tree(LEAF, 2),
-        tree({"type": "builtins.dict", "context": '["n"]', "children_spec": [LEAF, LEAF]}),
-        tree({"type": "builtins.dict", "context": '["n", "n"]', "children_spec": [LEAF, LEAF]}),
-        tree({"type": "os.system", "context": '["n", "text"]', "children_spec": [LEAF, LEAF]}),
-        config("item_loader", "TokensLoader"), config("item_loader", 3), config("compression", 3),
-        config("compression", "zstd"), lambda one: one.pop("config"), lambda one: one.update(chunks={"a": 1}),
-        lambda one: one.pop("chunks"), lambda one: one["chunks"].append({}),
-        lambda one: one["batchplant"].update(schema=[]),
-        lambda one: one["batchplant"].update(missing="n"), lambda one: one.update(batchplant=[]),
-        lambda one: one["batchplant"]["schema"][0].update(kind="text"),
-        lambda one: one["batchplant"]["schema"][0].update(optional=True),
-    ],
-)  # fmt: skip
-def test_an_index_that_lies(edit: Callable[[Any], None], tmp_path: Path) -> None:
-    path = numbers(tmp_path / "a")
-    change(path, edit)
-    with (
-        memory_bounded(1 << 12),
-        pytest.raises(bp.BatchplantError) as caught,
-        bp.open(path, format="litdata") as reader,
-    ):
-        list(reader)
-    assert caught.value.path is not None
+LYING_INDEXES = [
+    first("filename", "../chunk-0-0.bin"), first("filename", "/etc/passwd"), first("filename", 3),
+    first("filename", ""), first("chunk_bytes", 2**40), first("chunk_bytes", -1),
+    first("chunk_bytes", 99), first("chunk_size", 2**31), first("chunk_size", 11),
+    first("chunk_size", -1), first("chunk_size", 1.0), first("dim", "x"),
+    config("data_format", ["int"]), config("data_format", None), config("data_format", ["int", 3]),
+    config("data_format", ["int", "json"]), config("data_format", ["int", "pickle"]),
+    config("data_format", ["no_header_numpy:99999999999", "str"]), config("data_spec", None),
+    config("data_spec", "nonsense"), config("data_spec", "[" * 9999), tree(LEAF), tree(LEAF, 2),
+    tree({"type": "builtins.dict", "context": '["n"]', "children_spec": [LEAF, LEAF]}),
+    tree({"type": "builtins.dict", "context": '["n", "n"]', "children_spec": [LEAF, LEAF]}),
+    tree({"type": "os.system", "context": '["n", "text"]', "children_spec": [LEAF, LEAF]}),
+    config("item_loader", "TokensLoader"), config("item_loader", 3), config("compression", 3),
+    config("compression", "zstd"), lambda one: one.pop("config"), lambda one: one.update(chunks={"a": 1}),
+    lambda one: one.pop("chunks"), lambda one: one["chunks"].append({}),
+    lambda one: one["batchplant"].update(schema=[]),
+    lambda one: one["batchplant"].update(missing="n"), lambda one: one.update(batchplant=[]),
+    lambda one: one["batchplant"]["schema"][0].update(kind="text"),
+    lambda one: one["batchplant"]["schema"][0].update(optional=True),
+]  # fmt: skip
+
+
+def test_an_index_that_lies(tmp_path: Path) -> None:
+    for number, edit in enumerate(LYING_INDEXES):
+        with case(number):
+            path = numbers(tmp_path / str(number))
+            change(path, edit)
+            with (
+                memory_bounded(1 << 12),
+                pytest.raises(bp.BatchplantError) as caught,
+                bp.open(path, format="litdata") as reader,
+            ):
+                list(reader)
+            assert caught.value.path is not None
 
 
 def test_no_way_out_of_the_folder(tmp_path: Path) -> None:
@@ -520,15 +523,13 @@ def test_no_way_out_of_the_folder(tmp_path: Path) -> None:
             bp.open(path)
 
 
-@pytest.mark.parametrize("value", [0, 5, 2**31, 2**32 - 1])
-@pytest.mark.parametrize("at", [0, 4, 8, 12])
-def test_a_chunk_that_lies(at: int, value: int, tmp_path: Path) -> None:
+def test_a_chunk_that_lies(tmp_path: Path) -> None:
     path = litdata_set(tmp_path / "a", {"x": "bytes", "y": "bytes"}, [[b"abc", b"d" * 9], [b"", b"e"]])
-    data = bytearray((path / "chunk-0-0.bin").read_bytes())
-    data[at : at + 4] = np.uint32(value).tobytes()
-    (path / "chunk-0-0.bin").write_bytes(data)
-    with memory_bounded(1 << 12):
-        assert not bp.verify(path).ok
+    data = (path / "chunk-0-0.bin").read_bytes()
+    for at, value in itertools.product([0, 4, 8, 12], [0, 5, 2**31, 2**32 - 1]):
+        (path / "chunk-0-0.bin").write_bytes(data[:at] + np.uint32(value).tobytes() + data[at + 4 :])
+        with memory_bounded(1 << 12):
+            assert not bp.verify(path).ok, (at, value)
 
 
 @pytest.mark.parametrize("sizes", [(2**32 - 1, 1), (2**31, 2**31), (3, 8), (0, 0), (9, 9)])

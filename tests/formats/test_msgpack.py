@@ -14,6 +14,7 @@ import batchplant as bp
 from batchplant.testing import FormatSuite
 from batchplant.testing.cases import all_cases, cells, check_samples, jpeg, memory_bounded, pixels, png
 from repository import GOLDEN
+from trials import case
 
 
 class TestSuite(FormatSuite):
@@ -104,53 +105,54 @@ def test_golden_arrays():
 IMAGE = jpeg(5, 7)
 
 
-@pytest.mark.parametrize(
-    ("values", "field", "read"),
-    [
-        ([1, -1, 2**40], bp.Int(), None),
-        ([0, 2**64 - 1], bp.Int("uint64"), None),
-        ([-1, 2**64 - 1], bp.Json(), None),
-        ([1, 2.5], bp.Float(), [1.0, 2.5]),
-        ([2**60, 2.5], bp.Json(), None),
-        ([True, False], bp.Bool(), None),
-        ([True, 1], bp.Json(), None),
-        (["a", ""], bp.Text(), None),
-        ([b"a", b""], bp.Bytes(), None),
-        ([b"a", "ä"], bp.Bytes(), [b"a", "ä".encode()]),
-        ([None, 3], bp.Int(optional=True), None),
-        ([None, None], bp.Json(optional=True), None),
-        ([{"a": 1}, [1, "x"]], bp.Json(), None),
-        (["text", {"a": None}], bp.Json(), None),
-        ([[1, "2"], [3]], bp.Json(), None),
-        ([[True, 2], [3, 4]], bp.Json(), None),
-        ([[[1], [2, 3]]], bp.Json(), None),
-        ([[]], bp.Json(), None),
-        ([[1, 2], [3, 4]], bp.Tensor("int64", (2,)), None),
-        ([[1, 2.5], [3]], bp.Tensor("float64", (None,)), [[1.0, 2.5], [3.0]]),
-        ([[[1, 2]], []], bp.Tensor("int64", (None, 2)), None),
-        ([[True], [False]], bp.Tensor("bool", (1,)), None),
-        ([[1, b"x"], {"a": b""}], bp.Bytes(), [msgpack.packb([1, b"x"]), msgpack.packb({"a": b""})]),
-        ([msgpack.ExtType(5, b"abc")], bp.Bytes(), [b"\xc7\x03\x05abc"]),
-        ([msgpack.Timestamp(2**40)], bp.Bytes(), [msgpack.packb(msgpack.Timestamp(2**40))]),
-        ([1, b"x"], bp.Bytes(), [b"\x01", b"x"]),
-    ],
-)
-def test_fields_are_inferred(values, field, read, tmp_path):
-    path = stream(tmp_path / "a.msgpack", [{"x": value, "n": 1} for value in values])
-    with bp.open(path) as reader:
-        assert reader.schema["x"] == field
-        actual = [sample["x"] for sample in reader]
-        actual = [item.tolist() if isinstance(item, np.ndarray) else item for item in actual]
-        assert actual == (values if read is None else read)
-        assert [type(item) for item in actual] == [
-            type(value) for value in (values if read is None else read)
-        ]
-    # And the same, where there are no maps around the values.
-    if any(isinstance(value, dict) for value in values):
-        return
-    with bp.open(stream(tmp_path / "b.msgpack", [*values, *values])) as reader:
-        assert dict(reader.schema) == {"data": field}
-        assert len(reader) == 2 * len(values)
+INFERRED = [
+    ([1, -1, 2**40], bp.Int(), None),
+    ([0, 2**64 - 1], bp.Int("uint64"), None),
+    ([-1, 2**64 - 1], bp.Json(), None),
+    ([1, 2.5], bp.Float(), [1.0, 2.5]),
+    ([2**60, 2.5], bp.Json(), None),
+    ([True, False], bp.Bool(), None),
+    ([True, 1], bp.Json(), None),
+    (["a", ""], bp.Text(), None),
+    ([b"a", b""], bp.Bytes(), None),
+    ([b"a", "ä"], bp.Bytes(), [b"a", "ä".encode()]),
+    ([None, 3], bp.Int(optional=True), None),
+    ([None, None], bp.Json(optional=True), None),
+    ([{"a": 1}, [1, "x"]], bp.Json(), None),
+    (["text", {"a": None}], bp.Json(), None),
+    ([[1, "2"], [3]], bp.Json(), None),
+    ([[True, 2], [3, 4]], bp.Json(), None),
+    ([[[1], [2, 3]]], bp.Json(), None),
+    ([[]], bp.Json(), None),
+    ([[1, 2], [3, 4]], bp.Tensor("int64", (2,)), None),
+    ([[1, 2.5], [3]], bp.Tensor("float64", (None,)), [[1.0, 2.5], [3.0]]),
+    ([[[1, 2]], []], bp.Tensor("int64", (None, 2)), None),
+    ([[True], [False]], bp.Tensor("bool", (1,)), None),
+    ([[1, b"x"], {"a": b""}], bp.Bytes(), [msgpack.packb([1, b"x"]), msgpack.packb({"a": b""})]),
+    ([msgpack.ExtType(5, b"abc")], bp.Bytes(), [b"\xc7\x03\x05abc"]),
+    ([msgpack.Timestamp(2**40)], bp.Bytes(), [msgpack.packb(msgpack.Timestamp(2**40))]),
+    ([1, b"x"], bp.Bytes(), [b"\x01", b"x"]),
+]
+
+
+def test_fields_are_inferred(tmp_path):
+    for number, (values, field, read) in enumerate(INFERRED):
+        with case(values):
+            path = stream(tmp_path / f"{number}.msgpack", [{"x": value, "n": 1} for value in values])
+            with bp.open(path) as reader:
+                assert reader.schema["x"] == field
+                actual = [sample["x"] for sample in reader]
+                actual = [item.tolist() if isinstance(item, np.ndarray) else item for item in actual]
+                assert actual == (values if read is None else read)
+                assert [type(item) for item in actual] == [
+                    type(value) for value in (values if read is None else read)
+                ]
+            # And the same, where there are no maps around the values.
+            if any(isinstance(value, dict) for value in values):
+                return
+            with bp.open(stream(tmp_path / "b.msgpack", [*values, *values])) as reader:
+                assert dict(reader.schema) == {"data": field}
+                assert len(reader) == 2 * len(values)
 
 
 def test_images_are_found_by_their_bytes(tmp_path):
@@ -277,15 +279,13 @@ def test_msgpack_reads_what_we_write(way, suffix, tmp_path):
         assert read == {name: sample[name] for name in read}
 
 
-@pytest.mark.parametrize("case", list(all_cases()))
-def test_arrays_in_the_way_of_msgpack_numpy(case, tmp_path):
+def test_arrays_in_the_way_of_msgpack_numpy(tmp_path):
     """Every kind of field comes back, also by way of images that are arrays."""
-    field, values = all_cases()[case]
-    path = written(
-        tmp_path / "a.mpk", {"v": field}, [{"v": value} for value in values], numpy="msgpack-numpy"
-    )
-    with bp.open(path) as reader:
-        check_samples(reader, {"v": field}, [{"v": value} for value in values])
+    for number, (name, (field, values)) in enumerate(all_cases().items()):
+        samples = [{"v": value} for value in values]
+        path = written(tmp_path / f"{number}.mpk", {"v": field}, samples, numpy="msgpack-numpy")
+        with case(name), bp.open(path) as reader:
+            check_samples(reader, {"v": field}, samples)
 
 
 def test_pixels_of_others_as_images(tmp_path):

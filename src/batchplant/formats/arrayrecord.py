@@ -26,7 +26,7 @@ from ..codecs import protobuf
 from ..data.layout import Layout
 from ..data.reader import Reader
 from ..data.writer import WriteOptions
-from ..errors import DamagedError, DataError, OptionError, needs, on_error
+from ..errors import DamagedError, DataError, OptionError, check_choice, needs, on_error
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Ragged, starts_of
 from ..storage import MappedSource, limits, open_source
@@ -81,8 +81,7 @@ def unpack(view: memoryview, start: int, end: int, code: int) -> memoryview:
 
 
 def _packer(name: str) -> Callable[[bytes], bytes]:
-    if name not in CODES:
-        raise OptionError(f"compression is one of {', '.join(CODES)}, not {name!r}")
+    check_choice("compression", name, CODES)
     if name == "none":
         return lambda data: data
     with needs("packing ArrayRecord files needs pyarrow", "arrow"):

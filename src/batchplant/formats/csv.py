@@ -12,6 +12,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ..errors import (
     FieldNameError,
     OptionError,
     SchemaError,
+    check_choice,
     no_such,
     on_error,
 )
@@ -78,8 +80,7 @@ class CsvReader(TextReader):
         outside: bool = False,
         index: str = "auto",
     ) -> None:
-        if duplicates not in ("raise", "rename"):
-            raise OptionError(f"duplicates is raise or rename, not {duplicates!r}")
+        check_choice("duplicates", duplicates, ("raise", "rename"))
         self._given = None if delimiter is None else checked_delimiter(delimiter)
         self._words = list(MISSING_WORDS) if missing is None else []
         markers_given = [""] if missing is None else [missing] if isinstance(missing, str) else missing
@@ -100,8 +101,14 @@ class CsvReader(TextReader):
         with on_error(self.close, path=path):
             self._choose(facts, schema, types)
             if schema is not None and not header and not set(self.schema) & set(self._titles):
-                self._by_order()
-            self._check_columns()
+                # A given schema names the columns of a file without a header.
+                if len(self.schema) != len(self._titles):
+                    count = len(self._titles)
+                    raise SchemaError(f"the schema has {len(self.schema)} fields, and a row {count}")
+                self._titles = list(self.schema)
+            for name, field in self.schema.items():
+                if name not in self._titles and not field.optional:
+                    raise FieldNameError(no_such("column", name, self._titles))
             self._open_files(outside)
 
     # -- opening ---------------------------------------------------------------------------------------
@@ -246,17 +253,6 @@ class CsvReader(TextReader):
     def _is_missing_as(self, facts: index.Facts, name: str, field: Field) -> bool:
         return has_no_words(field) and name in self._titles and self._titles.index(name) in facts["marked"]
 
-    def _by_order(self) -> None:
-        """A given schema names the columns of a file without a header."""
-        if len(self.schema) != len(self._titles):
-            raise SchemaError(f"the schema has {len(self.schema)} fields, and a row {len(self._titles)}")
-        self._titles = list(self.schema)
-
-    def _check_columns(self) -> None:
-        for name, field in self.schema.items():
-            if name not in self._titles and not field.optional:
-                raise FieldNameError(no_such("column", name, self._titles))
-
     # -- reading ---------------------------------------------------------------------------------------
 
     def _cells(self, fields: Sequence[str], data: U8, starts: I64, sizes: I64) -> Columns:
@@ -265,17 +261,8 @@ class CsvReader(TextReader):
         # Where nothing may be missing, an empty field is empty text.
         kinds = [self._stored[name] for name in fields]
         empty = [isinstance(kind, Text) and not kind.optional for kind in kinds]
-        start, size, special, failure = _native.csv_find(
-            data,
-            starts,
-            sizes,
-            self._delimiter,
-            self._missing,
-            len(self._titles),
-            numbers,
-            empty,
-            self._escape,
-        )
+        layout = self._delimiter, self._missing, len(self._titles), numbers, empty, self._escape
+        start, size, special, failure = _native.csv_find(data, starts, sizes, *layout)
         if failure is not None:
             raise DamagedError(failure[2], sample=failure[0], offset=failure[1])
         columns = Columns()
@@ -371,16 +358,15 @@ class CsvWriter(TextWriter):
     def _head(self) -> bytes:
         if not self._header:
             return b""
-        out = io.StringIO()
+        header = self._header_row(csv.QUOTE_MINIMAL)
         # A name is quoted where it could be taken for a blank line, a byte order mark, or Excel's own line.
-        csv.writer(out, delimiter=self._delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerow(
-            self.schema
-        )
-        plain = io.StringIO()
-        csv.writer(plain, delimiter=self._delimiter, lineterminator="\n").writerow(self.schema)
-        header = plain.getvalue()
         odd = header[:1] in ("\ufeff", " ") or not header.strip() or SEPARATOR.match(header.encode())
-        return (out.getvalue() if odd else header).encode()
+        return (self._header_row(csv.QUOTE_ALL) if odd else header).encode()
+
+    def _header_row(self, quoting: Literal[0, 1]) -> str:
+        out = io.StringIO()
+        csv.writer(out, delimiter=self._delimiter, lineterminator="\n", quoting=quoting).writerow(self.schema)
+        return out.getvalue()
 
     def _check_base(self, base: TextReader) -> None:
         super()._check_base(base)

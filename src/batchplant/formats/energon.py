@@ -88,7 +88,11 @@ class EnergonReader(ReaderWrapper):
             left_out = set(_numbers(names, counts, excluded))
             if left_out:
                 base = base.subset([row for row in range(len(base)) if row not in left_out])
-            super().__init__(_named(base, path))
+            # Where dataset.yaml names an extension for a field, the field has the name there.
+            fields = _document(path, DATASET, {}).get("field_map")
+            fields = fields if isinstance(fields, dict) else {}
+            names = {old: new for new, old in fields.items() if old in base.schema and new not in base.schema}
+            super().__init__(base.rename(names))
         self.path, self.format = path, FORMAT.name
 
     def _choose(self, counts: Mapping[str, int], split: str | None) -> tuple[list[str], set[str]]:
@@ -143,14 +147,6 @@ def _numbers(names: Sequence[str], counts: Mapping[str, int], excluded: Iterable
         archive, _, number = name.rpartition("/")
         if archive in firsts and number.isdigit() and int(number) < counts[archive]:
             yield firsts[archive] + int(number)
-
-
-def _named(base: Any, path: str) -> Any:
-    """Name fields as dataset.yaml does, where it names an extension for a field."""
-    fields = _document(path, DATASET, {}).get("field_map")
-    fields = fields if isinstance(fields, dict) else {}
-    names = {old: new for new, old in fields.items() if old in base.schema and new not in base.schema}
-    return base.rename(names)
 
 
 def prepare(

@@ -20,7 +20,15 @@ from ..codecs import text
 from ..codecs.cells import encode_samples
 from ..codecs.nested import json_text
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, DecodeError, EncodeError, OptionError, on_error
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    DecodeError,
+    EncodeError,
+    OptionError,
+    check_choice,
+    on_error,
+)
 from ..schema import EVERY_KIND, Bool, Decimal, Duration, Field, Float, Int, Json, Schema, Tensor, Text, Time
 from ..schema.columns import I64, U8, Columns
 from ..storage import check_regular, index, put_file, side_car
@@ -67,8 +75,8 @@ class JsonReader(TextReader):
         outside: bool = False,
         index: str = "auto",
     ) -> None:
-        if layout is not None and layout not in LAYOUTS:
-            raise OptionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}")
+        if layout is not None:
+            check_choice("layout", layout, LAYOUTS)
         self._given = layout
         self.path = path
         self.note = Note.beside(path)
@@ -267,8 +275,7 @@ class JsonWriter(TextWriter):
     ) -> None:
         stem = path.lower().removesuffix(".gz").removesuffix(".zst")
         layout = layout or ("array" if stem.endswith(".json") else "lines")
-        if layout not in ("lines", "array"):
-            raise OptionError(f"layout is lines or array, not {layout!r}")
+        check_choice("layout", layout, ("lines", "array"))
         self._array = layout == "array"
         super().__init__(path, schema, options, level=level)
 

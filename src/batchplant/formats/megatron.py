@@ -82,21 +82,17 @@ class Index:
         if code not in DTYPES:
             raise DamagedError(f"{code} is no code of a dtype", offset=17)
         self.dtype = DTYPES[code]
-        self._lengths = ARRAYS
-        self._offsets = self._lengths + 4 * self.sequences
+        self._offsets = ARRAYS + 4 * self.sequences
         self._documents = self._offsets + 8 * self.sequences
         self._modes = self._documents + 8 * self.entries
         if source.size not in (self._modes, self._modes + self.sequences):
-            raise DamagedError(
-                f"{self.sequences} sequences and {self.entries} entries of documents do not take "
-                f"{source.size} bytes",
-                offset=18,
-            )
+            content = f"{self.sequences} sequences and {self.entries} entries of documents"
+            raise DamagedError(f"{content} do not take {source.size} bytes", offset=18)
         self.has_modes = source.size > self._modes
 
     def lengths(self, rows: I64) -> I64:
         """In tokens."""
-        return self._entries_at("<i4", self._lengths, rows)
+        return self._entries_at("<i4", ARRAYS, rows)
 
     def offsets(self, rows: I64) -> I64:
         """In bytes of the .bin."""
@@ -120,7 +116,7 @@ class Index:
         behind, last = self.entries - few, self.sequences - sequences
         runs = [
             (self._documents, 8 * few), (self._documents + 8 * behind, 8 * few),
-            (self._offsets + 8 * last, 8 * sequences), (self._lengths + 4 * last, 4 * sequences),
+            (self._offsets + 8 * last, 8 * sequences), (ARRAYS + 4 * last, 4 * sequences),
         ]  # fmt: skip
         if self._is_gathered:
             data = self.source.peek(runs)
@@ -240,13 +236,12 @@ class MegatronReader(Reader):
         if not wrong.any() and len(indices):
             wrong = (self._index.documents(valid) > indices) | (self._index.documents(valid + 1) <= indices)
         if wrong.any():
-            raise DamagedError(
+            message, offset = (
                 "the list of documents does not have the one of this sequence",
-                path=self.path,
-                sample=int(indices[int(np.argmax(wrong))]),
-                field=DOCUMENT,
-                offset=self._index.documents_at(0),
+                self._index.documents_at(0),
             )
+            sample = int(indices[int(np.argmax(wrong))])
+            raise DamagedError(message, path=self.path, sample=sample, field=DOCUMENT, offset=offset)
         return document
 
     def _spans(self, field: str, indices: I64) -> Spans | None:
@@ -394,14 +389,12 @@ class MegatronWriter(TokenWriter):
         if wrong.any():
             row = int(np.argmax(wrong))
             before = self._last_document if row == 0 else int(numbers[row - 1])
-            raise EncodeError(
+            message = (
                 f"document {numbers[row]} comes after {before}: sequences of a document follow each other, "
                 "and documents are numbered from 0 on; leave 'document' out (--fields tokens) where they are "
-                "mixed",
-                path=self.path,
-                sample=self.written + row,
-                field=DOCUMENT,
+                "mixed"
             )
+            raise EncodeError(message, path=self.path, sample=self.written + row, field=DOCUMENT)
         rows = self.before + self.written + np.arange(len(numbers))
         self._documents.write(as_bytes(np.repeat(rows, steps).astype("<i8")))
         self._last_document = int(numbers[-1]) if len(numbers) else self._last_document

@@ -22,7 +22,16 @@ import numpy as np
 from .. import _native
 from ..codecs.msgpack import BOOLEAN, extension_of, field_of, infer, is_sample, key_of, pack
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, DecodeError, OptionError, Problem, SchemaError, on_error
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    DecodeError,
+    OptionError,
+    Problem,
+    SchemaError,
+    check_choice,
+    on_error,
+)
 from ..schema import EVERY_KIND, Schema
 from ..schema.columns import I64, U8, Columns, Ragged
 from ..storage import Source, limits, open_source
@@ -253,8 +262,7 @@ class MsgpackWriter(RecordWriter):
     def __init__(
         self, path: str, schema: Schema, options: WriteOptions, *, numpy: str = "ext", level: int = 6
     ) -> None:
-        if numpy not in ("ext", "msgpack-numpy"):
-            raise OptionError(f"numpy is ext or msgpack-numpy, not {numpy!r}")
+        check_choice("numpy", numpy, ("ext", "msgpack-numpy"))
         if not 0 <= level <= 9:
             raise OptionError(f"level is 0 to 9, not {level}")
         for name in schema:

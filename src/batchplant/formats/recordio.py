@@ -26,7 +26,16 @@ from ..codecs.msgpack import gathered
 from ..data.keys import FormatKeys
 from ..data.layout import Layout
 from ..data.writer import WriteOptions
-from ..errors import BatchplantError, DamagedError, EncodeError, OptionError, Problem, SchemaError, located
+from ..errors import (
+    BatchplantError,
+    DamagedError,
+    EncodeError,
+    OptionError,
+    Problem,
+    SchemaError,
+    check_choice,
+    located,
+)
 from ..schema import EVERY_KIND, Bytes, Field, Float, Image, Int, Schema, Tensor, Text
 from ..schema.columns import I64, U8, AnyArray, Column, Columns, Ragged, column_runs, starts_of
 from ..storage import RANGE_MOST, MappedSource, Source, beside, index, open_source, read_text, tree
@@ -144,8 +153,7 @@ class RecordIOReader(RecordReader):
         keys: bool = False,
         index: str = "auto",
     ) -> None:
-        if records not in READ_KINDS:
-            raise OptionError(f"records is one of {', '.join(READ_KINDS)}, not {records!r}", path=path)
+        check_choice("records", records, READ_KINDS, path=path)
         self.path = path
         self.source = open_source(path)
         loaded = load_index(self.source, index)
@@ -252,32 +260,24 @@ class RecordIOReader(RecordReader):
     def _bodies(self, indices: I64) -> tuple[U8, I64, I64, AnyArray, I64]:
         """Image records: data, starts, sizes, headers, and where each body begins behind its start."""
         data, positions, sizes, starts = self._found(indices, check=False)
-        short = sizes < HEADER.itemsize
-        if short.any():
-            raise self._no_header(indices, starts, int(np.argmax(short)))
+        # Of a record that is too short, none is read.
         header_sizes = np.full(len(positions), HEADER.itemsize, dtype=np.int64)
-        headers = gathered(data, positions, header_sizes).data.view(HEADER)
-        body = header_sizes + 4 * headers["flag"].astype(np.int64)
-        long = body > sizes
-        if long.any():
-            raise self._no_header(indices, starts, int(np.argmax(long)))
+        body = header_sizes
+        if not (body > sizes).any():
+            headers = gathered(data, positions, header_sizes).data.view(HEADER)
+            body = header_sizes + 4 * headers["flag"].astype(np.int64)
+        if (short := body > sizes).any():
+            row = int(np.argmax(short))
+            message = "the record is too short for the header of an image record"
+            raise DamagedError(message, path=self.path, sample=indices[row], offset=int(starts[row]))
         return data, positions, sizes, headers, body
 
-    def _no_header(self, indices: I64, starts: I64, row: int) -> DamagedError:
-        return DamagedError(
-            "the record is too short for the header of an image record",
-            path=self.path,
-            sample=indices[row],
-            offset=int(starts[row]),
-        )
-
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
-        stored = [name for name in fields if name != "key" or self._noted_keys is None]
+        keys = self._keys()
+        stored = [name for name in fields if name != "key" or keys is None]
         records = self._read_records(indices, stored)
-        for name in fields:
-            if name not in records:
-                assert self._noted_keys is not None
-                records[name] = Columns(key=self._noted_keys).take(indices)["key"]
+        if keys is not None and "key" in fields:
+            records["key"] = keys.read(indices)
         return Columns((name, records[name]) for name in fields)
 
     def _keys(self) -> FormatKeys | None:
@@ -419,8 +419,7 @@ class RecordIOWriter(RecordWriter):
     growing: ClassVar[tuple[str, ...]] = (KEYS,)
 
     def __init__(self, path: str, schema: Schema, options: WriteOptions, *, records: str = "auto") -> None:
-        if records not in WRITTEN_KINDS:
-            raise OptionError(f"records is one of {', '.join(WRITTEN_KINDS)}, not {records!r}", path=path)
+        check_choice("records", records, WRITTEN_KINDS, path=path)
         self._image = None if records == "packed" else image_field(schema)
         if records == "image" and self._image is None:
             raise SchemaError(
@@ -461,29 +460,19 @@ class RecordIOWriter(RecordWriter):
             problems.setdefault(
                 row, EncodeError(f"a record of RecordIO has at most {self.max_record_bytes} bytes")
             )
-        if self._label is not None:
-            for row in self._unfit_labels(columns):
-                problems.setdefault(row, self._unfit_label(columns, row))
-        return problems
-
-    def _unfit_labels(self, columns: Columns) -> list[int]:
-        assert self._label is not None
-        column, field = columns[self._label], self.schema[self._label]
+        column = None if self._label is None else columns[self._label]
+        bad = np.zeros(columns.rows, dtype=np.bool_)
         if isinstance(column, Ragged):
-            return np.flatnonzero(column.sizes == 0).tolist()
-        if not isinstance(field, Int):
-            return []
-        fits = (column <= EXACT) if column.dtype.kind == "u" else (column <= EXACT) & (column >= -EXACT)
-        return np.flatnonzero(~fits).tolist()
-
-    def _unfit_label(self, columns: Columns, row: int) -> BatchplantError:
-        assert self._label is not None
-        column = columns[self._label]
-        label = "an empty list" if isinstance(column, Ragged) else str(column[row])
-        return EncodeError(
-            f"{label} is no label of an image record, which has float32; write it with records=packed",
-            field=self._label,
-        )
+            bad = column.sizes == 0
+        elif column is not None and isinstance(self.schema[str(self._label)], Int):
+            bad = (column > EXACT) | ((column < -EXACT) if column.dtype.kind == "i" else False)
+        for row in np.flatnonzero(bad).tolist():
+            label = "an empty list" if column is None or isinstance(column, Ragged) else str(column[row])
+            message = (
+                f"{label} is no label of an image record, which has float32; write it with records=packed"
+            )
+            problems.setdefault(row, EncodeError(message, field=self._label))
+        return problems
 
     def _write(self, columns: Columns) -> None:
         if self._image is None:

@@ -185,10 +185,6 @@ def yaml_of(path: str) -> str | None:
     best = [name for name in ("data.yaml", "dataset.yaml", "data.yml") if name in candidates]
     if best or len(candidates) == 1:
         return [*best, *candidates][0]
-    return _with_names(path, candidates)
-
-
-def _with_names(path: str, candidates: list[str]) -> str | None:
     fitting = [name for name in candidates if "names" in read_yaml(join(path, name))]
     if len(fitting) > 1:
         raise DamagedError(f"there are several files of YAML: open one of {', '.join(fitting)}", path=path)
@@ -223,7 +219,9 @@ def find_layout(root: str, below: Files, config: dict[str, Any]) -> Layout:
         for source in sources:
             if source.endswith(".txt"):
                 splits[split] += _listed(join(root, source), source)
-                folders[split] = _common_folder(splits[split], split)
+                tops = (f"images/{split}/", "images/")
+                common = [top for top in tops if all(name.startswith(top) for name in splits[split])]
+                folders[split] = common[0].rstrip("/") if common and splits[split] else ""
             else:
                 prefix = f"{source}/" if source else ""
                 splits[split] += [name for name in images if name.startswith(prefix)]
@@ -236,13 +234,6 @@ def find_layout(root: str, below: Files, config: dict[str, Any]) -> Layout:
     for split, folder in folders.items():
         splits[split] = [name for name in inside if name.startswith(f"{folder}/")]
     return Layout(splits, folders, labels)
-
-
-def _common_folder(names: list[str], split: str) -> str:
-    tried = (f"images/{split}", "images")
-    return next(
-        (folder for folder in tried if names and all(name.startswith(folder + "/") for name in names)), ""
-    )
 
 
 def _resolved(root: str, base: str, name: str) -> str:
@@ -324,7 +315,9 @@ class YoloReader(DetectionReader):
             names = [name for name, _ in folders]
             self._set_images(below, names)
             self._labels = [label_of(name) for name in names]
-            self._orphans = self._unused_labels(layout.labels, layout.splits)
+            used = {label_of(name) for part in layout.splits.values() for name in part}
+            labels = (name for name in layout.labels if "labels" in name.split("/")[:-1])
+            self._orphans = sorted(name for name in labels if name not in used)
             self._set_objects(layout.labels, config)
             shown = [os.fsencode(name.removeprefix(f"{folder}/")) for name, folder in folders]
             self._columns["file_name"] = Ragged.from_cells(shown)
@@ -354,10 +347,6 @@ class YoloReader(DetectionReader):
             if name in result:
                 return [str(name)]
         raise OptionError(f"there is no split {option!r}; it has {', '.join(filter(None, result)) or 'none'}")
-
-    def _unused_labels(self, label_files: set[str], splits: dict[str, list[str]]) -> list[str]:
-        used = {label_of(name) for names in splits.values() for name in names}
-        return sorted(name for name in label_files if "labels" in name.split("/")[:-1] and name not in used)
 
     def _set_objects(self, label_files: set[str], config: dict[str, Any]) -> None:
         """Labels of all images; one without a file of them has no objects."""

@@ -93,11 +93,11 @@ class CocoReader(DetectionReader):
             # A member of an archive is unpacked, and has no file to put an index beside.
             self._load(index if archive is None else "memory")
             self._root = parent(absolute(file if archive is None else archive))
-            names = self._file_names()
+            names = self._file_names("names", "name_offsets")
             below = self._folder(images, file, names, "images")
             optional = {}
             if "panoptic" in self._facts["has"]:
-                files = self._panoptic_names()
+                files = [name or None for name in self._file_names("panoptic", "panoptic_offsets")]
                 named = [name for name in files if name is not None]
                 optional["panoptic"] = self._folder(panoptic, file, named, "panoptic"), files
             self._set_images(below, names, **optional)
@@ -139,15 +139,11 @@ class CocoReader(DetectionReader):
         self._counts: I64 = self._arrays["counts"]
         self._firsts = starts_of(self._counts)
 
-    def _file_names(self) -> list[str]:
-        letters, ends = self._arrays["names"].tobytes(), self._arrays["name_offsets"].tolist()
-        return [os.fsdecode(letters[a:b]) for a, b in itertools.pairwise(ends)]
-
-    def _panoptic_names(self) -> list[str | None]:
-        letters, ends = self._arrays["panoptic"].tobytes(), self._arrays["panoptic_offsets"].tolist()
+    def _file_names(self, name: str, offsets: str) -> list[str]:
+        letters, ends = self._arrays[name].tobytes(), self._arrays[offsets].tolist()
         if len(ends) != len(self._counts) + 1:
-            raise DamagedError("the index does not know the panoptic images")
-        return [os.fsdecode(letters[a:b]) or None for a, b in itertools.pairwise(ends)]
+            raise DamagedError(f"the index does not know the files of all images ({name})")
+        return [os.fsdecode(letters[a:b]) for a, b in itertools.pairwise(ends)]
 
     def _folder(self, option_value: str | None, file: str, names: Sequence[str], option: str) -> Files:
         """The folder in which files lie: the one that is asked for, or the first that has one of them."""
@@ -377,11 +373,8 @@ class CocoReader(DetectionReader):
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         categories = self._facts["categories"]
         info = {name: value for name, value in self._facts["info"].items() if name != NOTE}
-        about = {
-            name: content
-            for name, content in (("info", info), ("licenses", self._facts["licenses"]))
-            if content
-        }
+        about = {"info": info, "licenses": self._facts["licenses"]}
+        about = {name: content for name, content in about.items() if content}
         note = self._facts["info"].get(NOTE)
         noted = note.get("attributes") if isinstance(note, dict) else None
         about |= noted if isinstance(noted, dict) else {}
@@ -468,7 +461,8 @@ def _point_names(categories: list[Any], points: int) -> tuple[str, ...]:
 
 # -- writer -------------------------------------------------------------------------------------------
 
-FILE = "annotations/instances.json"
+# What a file of annotations is called by the first of these fields that there is.
+KINDS_OF_FILES = {"captions": "captions", "panoptic": "panoptic", "keypoints": "person_keypoints"}
 COPIED = 1 << 20
 
 
@@ -555,24 +549,14 @@ class CocoWriter(DetectionWriter):
                     objects.append(json_text(about)[:-1] + b', "segments_info": [' + segments + b"]}")
             else:
                 objects += self._segments(entry, number)
-        self._append(self._images, images)
-        self._append(self._objects, objects)
-
-    @staticmethod
-    def _append(spool: Any, lines: list[bytes]) -> None:
-        if lines:
-            spool.write((b",\n" if spool.size else b"") + b",\n".join(lines))
+        for spool, lines in ((self._images, images), (self._objects, objects)):
+            if lines:
+                spool.write((b",\n" if spool.size else b"") + b",\n".join(lines))
 
     def _segments(self, entry: Entry, image: int, *, panoptic: bool = False) -> list[bytes]:
         values, segments = entry.values, []
-        count = max(
-            (
-                len(values[name])
-                for name in ("boxes", "labels", "polygons", "rle", "keypoints")
-                if name in values
-            ),
-            default=0,
-        )
+        of_objects = ("boxes", "labels", "polygons", "rle", "keypoints")
+        count = max((len(values[name]) for name in of_objects if name in values), default=0)
         for row in range(count):
             about: dict[str, Any] = {"id": int(values["ids"][row]) if "ids" in values else self._next}
             self._next += 1
@@ -620,7 +604,8 @@ class CocoWriter(DetectionWriter):
 
     def _finish(self) -> str:
         about = self._attributes.get("", {})
-        info = {**dict(about.get("info") or {}), NOTE: {"fields": self._noted_schema().to_json()}}
+        stored = Schema({name: self._stored(field, name) for name, field in self.schema.items()})
+        info = {**dict(about.get("info") or {}), NOTE: {"fields": stored.to_json()}}
         top = [f'"info": {json.dumps(info)}']
         if about.get("licenses"):
             top.append(f'"licenses": {json.dumps(about["licenses"])}')
@@ -628,8 +613,8 @@ class CocoWriter(DetectionWriter):
             if key not in TOP:
                 top.append(f"{json.dumps(key)}: {json.dumps(value)}")
         top.append(f'"categories": {json.dumps(self._pointed_categories(), ensure_ascii=False)}')
-        name = FILE.replace("instances", self._called())
-        target = self._folder / name
+        called = next((kind for field, kind in KINDS_OF_FILES.items() if field in self.schema), "instances")
+        target = self._folder / f"annotations/{called}.json"
         target.parent.mkdir(exist_ok=True)
         with open(target, "wb") as out:
             out.write(("{" + ",\n".join(top)).encode())
@@ -641,19 +626,6 @@ class CocoWriter(DetectionWriter):
                 out.write(b"\n]")
             out.write(b"}\n")
         return "folder"
-
-    def _noted_schema(self) -> Schema:
-        return Schema({name: self._stored(field, name) for name, field in self.schema.items()})
-
-    def _called(self) -> str:
-        for name, called in (
-            ("captions", "captions"),
-            ("panoptic", "panoptic"),
-            ("keypoints", "person_keypoints"),
-        ):
-            if name in self.schema:
-                return called
-        return "instances"
 
 
 def _parsed(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ...codecs.cells import cell_bytes, decode_cell
 from ...codecs.media import video
 from ...data.keys import same_cells
 from ...data.writer import WriteOptions, Writer
-from ...errors import BatchplantError, DataError, OptionError, SchemaError
+from ...errors import BatchplantError, DataError, OptionError, SchemaError, check_choice
 from ...schema import Bool, Field, Float, Image, Int, Schema, Tensor, Text
 from ...schema.columns import I64, Columns, take_cells
 from ...storage import open_source
@@ -76,10 +76,7 @@ class LeRobotWriter(Writer):
         row_group_size: int = ROW_GROUP_BYTES,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        if compression not in COMPRESSIONS:
-            raise OptionError(
-                f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}", path=path
-            )
+        check_choice("compression", compression, COMPRESSIONS, path=path)
         if row_group_size < 1:
             raise OptionError(f"row_group_size must be at least 1 byte, not {row_group_size}", path=path)
         self._compression, self._row_group_size = compression, row_group_size

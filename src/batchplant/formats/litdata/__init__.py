@@ -36,6 +36,7 @@ from ...errors import (
     Problem,
     SchemaError,
     UnsafeError,
+    check_choice,
     located,
 )
 from ...schema import EVERY_KIND, Bool, Bytes, Field, Float, Int, Json, Schema, Tensor, Text
@@ -700,8 +701,7 @@ class LitDataWriter(ShardsWriter):
     ) -> None:
         if not 1 <= chunk_bytes <= MAX_SHARD_BYTES:
             raise OptionError(f"chunk_bytes is a number of bytes from 1 to 2**32 - 1, not {chunk_bytes}")
-        if compression_level not in LEVELS:
-            raise OptionError(f"compression_level is one of {', '.join(LEVELS)}, not {compression_level!r}")
+        check_choice("compression_level", compression_level, LEVELS)
         self._limit = chunk_bytes
         self._compression = None if compression in (None, "none") else compression
         self._pack = None if self._compression is None else pack(self._compression)

@@ -213,7 +213,7 @@ TAGS = 0x20
 # In memory, a value of Python takes up to this.
 OBJECT = 64
 
-_U32, _I64, _F64 = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
+_U32 = struct.Struct("<I")
 _IN_ROWS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}
 
 
@@ -256,30 +256,27 @@ class _Packed:
         return self.tagged(self.take(1)[0])
 
     def tagged(self, tag: int) -> Any:
-        if tag in (2, 3):
-            values = self.take(8 * self.count(8))
-            return np.frombuffer(values, "<i8" if tag == 2 else "<f8").tolist()
-        if tag == 4:
-            return [byte != 0 for byte in self.take(self.count(1))]
-        if tag in (8, 9):
-            return (_I64 if tag == 8 else _F64).unpack(self.take(8))[0]
-        return self.of_parts(tag)
-
-    def of_parts(self, tag: int) -> Any:
-        if tag == 0:
-            return parse(self.take(self.count(1)), finite=False)
-        if tag == 1:
-            return [self.text() for _ in range(self.count(4))]
-        if tag == 5:
-            return {self.text(): self.value() for _ in range(self.count(5))}
-        if tag == 6:
-            return self.rows()
-        if tag == 7:
-            return self.text()
-        if tag == 10:
-            return self.take(1) != b"\0"
-        if tag == 11:
-            return None
+        match tag:
+            case 0:
+                return parse(self.take(self.count(1)), finite=False)
+            case 1:
+                return [self.text() for _ in range(self.count(4))]
+            case 2 | 3:
+                return np.frombuffer(self.take(8 * self.count(8)), "<i8" if tag == 2 else "<f8").tolist()
+            case 4:
+                return [byte != 0 for byte in self.take(self.count(1))]
+            case 5:
+                return {self.text(): self.value() for _ in range(self.count(5))}
+            case 6:
+                return self.rows()
+            case 7:
+                return self.text()
+            case 8 | 9:
+                return struct.unpack("<q" if tag == 8 else "<d", self.take(8))[0]
+            case 10:
+                return self.take(1) != b"\0"
+            case 11:
+                return None
         raise ValueError(f"there is no type {tag}, at byte {self.at}")
 
     def rows(self) -> list[dict[str, Any]]:

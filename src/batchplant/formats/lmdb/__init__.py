@@ -39,6 +39,7 @@ from ...errors import (
     OptionError,
     Problem,
     UnsafeError,
+    check_choice,
     needs,
 )
 from ...schema import EVERY_KIND, Bytes, Field, Image, Int, Json, Schema, Tensor, Text
@@ -224,10 +225,6 @@ class MsgpackCodec(Codec):
         return msgpack.find(self._schema, field, data, starts, sizes, foreign=True)
 
 
-def _is_map(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(isinstance(name, str) for name in value)
-
-
 class PickleCodec(Codec):
     """Pickled values: dicts, or one value of any kind."""
 
@@ -240,7 +237,10 @@ class PickleCodec(Codec):
                 "allow_pickle=True (--option allow_pickle=true) only if you trust its source"
             )
         values = self._load(data, starts, sizes)
-        self._whole = not all(_is_map(value) for value in values) or not values
+        self._whole = not values or not all(
+            isinstance(value, dict) and value and all(isinstance(name, str) for name in value)
+            for value in values
+        )
         if self._whole:
             values = [{VALUE: value} for value in values]
         names = dict.fromkeys([name for value in values for name in value] or [VALUE])
@@ -273,29 +273,22 @@ class PickleCodec(Codec):
             raise DecodeError(error.message, sample=error.sample, field=error.field) from None
 
 
-def _guess(data: U8, starts: I64, sizes: I64) -> Codec:
-    image = infer_image(gathered(data, starts, sizes))
-    if image is not None:
-        return WholeCodec("image", IMAGE, image)
-    return WholeCodec("bytes", VALUE, Bytes())
-
-
 def codec_of(
     name: str, data: U8, starts: I64, sizes: I64, schema: Schema | None, *, allow_pickle: bool, bgr: bool
 ) -> Codec:
     """The codec of this name; the values are some of those that it will read."""
+    image = infer_image(gathered(data, starts, sizes)) if name in ("auto", "image") else None
     makers: dict[str, Callable[[], Codec]] = {
-        "auto": lambda: _guess(data, starts, sizes),
+        "auto": lambda: makers["bytes" if image is None else "image"](),
         "bytes": lambda: WholeCodec("bytes", VALUE, Bytes()),
-        "image": lambda: WholeCodec("image", IMAGE, infer_image(gathered(data, starts, sizes)) or Image()),
+        "image": lambda: WholeCodec("image", IMAGE, image or Image()),
         "json": lambda: WholeCodec("json", VALUE, Json()),
         "text": lambda: WholeCodec("text", VALUE, Text()),
         "msgpack": lambda: MsgpackCodec(schema),
         "datum": lambda: DatumCodec(data, starts, sizes, bgr=bgr),
         "pickle": lambda: PickleCodec(allow_pickle, data, starts, sizes),
     }
-    if name not in makers:
-        raise OptionError(f"codec is one of {', '.join(makers)}, not {name!r}")
+    check_choice("codec", name, makers)
     if schema is not None and name != "msgpack":
         raise OptionError("a schema can be given for values of the codec msgpack only")
     return makers[name]()

@@ -146,7 +146,7 @@ def _decompressed(source: Source, compression: str, size: int) -> Iterable[bytes
         raise failed from None
 
 
-def hasher(name: str) -> Callable[[], Any] | None:
+def hasher(name: str) -> Callable[[Any], Any] | None:
     """Return the function of a hash; None if it is unknown."""
     if name in XXHASH:
         try:
@@ -156,7 +156,7 @@ def hasher(name: str) -> Callable[[], Any] | None:
         return getattr(xxhash, name, None)
     if name not in hashlib.algorithms_available or name.startswith("shake_") or not hasattr(hashlib, name):
         return None
-    return lambda: hashlib.new(name, usedforsecurity=False)
+    return lambda data: hashlib.new(name, data, usedforsecurity=False)
 
 
 def check_hashes(names: Iterable[str]) -> list[str]:
@@ -173,11 +173,7 @@ def check_hashes(names: Iterable[str]) -> list[str]:
 def digest(name: str, data: Any) -> str | None:
     """The hash of these bytes, in small letters; None if it is not available here."""
     factory = hasher(name)
-    if factory is None:
-        return None
-    digester = factory()
-    digester.update(data)
-    return str(digester.hexdigest())
+    return None if factory is None else str(factory(data).hexdigest())
 
 
 def _pyarrow() -> Any:
@@ -222,11 +218,6 @@ class Index:
 
 def read(folder: str) -> Index:
     return read_index(folder, "MDS", _parse_index)
-
-
-def read_entries(folder: str) -> list[dict[str, Any]]:
-    """The shards of an index as they are written there."""
-    return read_index(folder, "MDS", lambda document: list(document["shards"]))
 
 
 def _parse_index(document: dict[str, Any]) -> Index:
@@ -322,12 +313,6 @@ def document(entries: Iterable[str], note: Any) -> Iterable[str]:
     yield f'], "version": 2{note_text}}}'
 
 
-def fields_of(index: Index, first: Mapping[str, Ragged]) -> dict[str, Field]:
-    """Infer the fields of an index without a schema; ``first``: first cells of ambiguous columns."""
-    none = Ragged.from_cells([])
-    return {name: cells.field_of(column, first.get(name, none)) for name, column in index.columns}
-
-
 def sniff(probe: Probe) -> bool:
     """An index of shards, the first of which is MDS, or of none."""
     head = index_head(probe)
@@ -358,7 +343,8 @@ class MdsReader(ShardsReader):
     def _inferred_schema(self) -> Schema:
         ambiguous = ("pil", "str_int", *IMAGE_ENCODINGS)
         vague = [name for name, column in self.columns if column.varies or column.text in ambiguous]
-        return Schema(fields_of(self.index, self._first_cells(vague)))
+        first, none = self._first_cells(vague), Ragged.from_cells([])
+        return Schema({name: cells.field_of(column, first.get(name, none)) for name, column in self.columns})
 
     # -- shards ----------------------------------------------------------------------------------------
 
@@ -561,7 +547,8 @@ class MdsWriter(ShardsWriter):
         if self.base is not None:
             assert isinstance(self.base, MdsReader)
             note = None if self.base.index.note is None else self.base.index.note.document
-            entries = [json.dumps(entry, sort_keys=True) for entry in read_entries(self.base.path)]
+            stored = read_index(self.base.path, "MDS", lambda document: list(document["shards"]))
+            entries = [json.dumps(entry, sort_keys=True) for entry in stored]
         return "".join(document([*entries, *lines], note))
 
 

@@ -154,13 +154,7 @@ class Note:
     def to_bytes(self) -> bytes:
         """The header; as long for every number of samples and bytes."""
         numbers = {"samples": self.samples, "size": self.size}
-        document = {
-            "batchplant": 1,
-            "schema": self.schema.to_json(),
-            "extensions": self.extensions,
-            "key": self.key,
-            **numbers,
-        }
+        document = {"batchplant": 1, **self.to_json()}
         room = _ROOM - sum(len(str(number)) for number in numbers.values())
         return _native.tar_comment(json.dumps(document).encode() + b" " * room)
 
@@ -171,11 +165,8 @@ class Note:
             return None
         with exceptions_as(DamagedError, "its note is damaged", *NOTE_ERRORS, SchemaError, offset=0):
             document = parse_object(comment)
-            schema, extensions, key = (
-                Schema.from_json(document["schema"]),
-                document["extensions"],
-                document["key"],
-            )
+            schema, extensions, key = (document[name] for name in ("schema", "extensions", "key"))
+            schema = Schema.from_json(schema)
             lists = isinstance(extensions, dict) and all(
                 isinstance(extension, list) and all(isinstance(ending, str) for ending in extension)
                 for extension in extensions.values()
