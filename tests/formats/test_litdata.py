@@ -43,6 +43,8 @@ class TestLitData(FormatSuite):
     options: ClassVar[dict[str, Any]] = {"chunk_bytes": 6000}
 
 
+# MDS's suite tries shards that are packed.
+@pytest.mark.exhaustive
 class TestPacked(FormatSuite):
     format = "litdata"
     suffix = ".litdata"

@@ -247,6 +247,11 @@ def test_damaged_tables() -> None:
                 assert (packets.starts + packets.sizes <= len(damaged)).all()
 
 
+@pytest.fixture(scope="module")
+def sound_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write(tmp_path_factory.mktemp("video") / "a.mp4").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("kind", "offset", "value"),
     [
@@ -264,9 +269,8 @@ def test_damaged_tables() -> None:
         (b"elst", 8, 0xFFFFFFFF),
     ],
 )
-def test_tables_that_lie(kind: bytes, offset: int, value: int, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.mp4")
-    data = bytearray(path.read_bytes())
+def test_tables_that_lie(kind: bytes, offset: int, value: int, sound_file: bytes, tmp_path: Path) -> None:
+    path, data = tmp_path / "a.mp4", bytearray(sound_file)
     # Offsets count from behind the type of the box.
     struct.pack_into(">I", data, data.index(kind) + offset - 4 + 4, value)
     path.write_bytes(data)

@@ -145,12 +145,11 @@ class BetonReader(Reader):
         self._dtype = self._row_dtype()
         end = self._table_at + self.length * self._dtype.itemsize
         if not end <= self._allocations_at <= self._source.size or self.page == 0 or not self.types:
-            raise DamagedError(
+            message = (
                 f"the header promises {self.length} samples and allocations at byte {self._allocations_at}, "
-                f"which {self._source.size} bytes cannot hold",
-                path=path,
-                offset=0,
+                f"which {self._source.size} bytes cannot hold"
             )
+            raise DamagedError(message, path=path, offset=0)
         tables = self._source.size - self._allocations_at + end - self._table_at
         # One request to a server instead of three; large tables are fetched when they are needed.
         if is_remote(path) and tables <= SMALL_TABLES_BYTES:
@@ -171,12 +170,9 @@ class BetonReader(Reader):
             if kind == CUSTOM and name in custom:
                 field, kind = custom[name], layout(custom[name])
             elif kind == CUSTOM:
-                raise SchemaError(
-                    "FFCV wrote it with a custom field type; say how it is laid out, for example "
-                    f"open(path, custom={{{name!r}: Bytes()}})",
-                    path=self.path,
-                    field=name,
-                )
+                message = "FFCV wrote it with a custom field type; say how it is laid out, for example "
+                message += f"open(path, custom={{{name!r}: Bytes()}})"
+                raise SchemaError(message, path=self.path, field=name)
             elif kind in (ARRAY, TORCH):
                 field = self._array_field(descriptor["arguments"], offset)
             elif kind in MEMBERS:
@@ -242,11 +238,8 @@ class BetonReader(Reader):
     def _allocations(self) -> AnyArray:
         room = self._source.size - self._allocations_at
         if room % ALLOCATION.itemsize:
-            raise DamagedError(
-                f"the allocation table has {room} bytes, no multiple of {ALLOCATION.itemsize}",
-                path=self.path,
-                offset=self._allocations_at,
-            )
+            message = f"the allocation table has {room} bytes, no multiple of {ALLOCATION.itemsize}"
+            raise DamagedError(message, path=self.path, offset=self._allocations_at)
         return self._source.array(ALLOCATION, self._allocations_at, room // ALLOCATION.itemsize)
 
     @functools.cached_property
@@ -265,16 +258,11 @@ class BetonReader(Reader):
                 return likely["size"].astype(np.int64)
         pointers, sizes = self._by_ptr
         offset = np.searchsorted(pointers, ptrs, side="right") - 1
-        matches = (
-            (offset >= 0) & (pointers[offset] == ptrs)
-            if len(pointers)
-            else np.zeros(len(ptrs), dtype=np.bool_)
-        )
-        if not matches.all():
-            row = int(np.argmin(matches))
-            raise self._damaged(
-                "the allocation table does not know this image", name, indices, row, ptrs[row]
-            )
+        unknown = offset < 0
+        unknown[~unknown] = pointers[offset[~unknown]] != ptrs[~unknown]
+        if unknown.any():
+            row, message = int(np.argmax(unknown)), "the allocation table does not know this image"
+            raise self._damaged(message, name, indices, row, ptrs[row])
         return sizes[offset].astype(np.int64)
 
     def _damaged(self, message: str, name: str, indices: I64, row: int, offset: Any) -> DamagedError:
@@ -303,15 +291,16 @@ class BetonReader(Reader):
             if kind == JSON:
                 sizes = sizes - 1
             elif field.optional and (empty := np.flatnonzero(sizes == 0)).size:
-                marks = self._gather(name, indices[empty], starts[empty], np.ones(len(empty), dtype=np.int64))
+                ones = np.ones(len(empty), dtype=np.int64)
+                self._check_bounds(name, indices[empty], starts[empty], ones)
+                marks = self._source.gather(starts[empty], ones)
                 sizes[empty[marks.data == MISSING_MARK]] = -1
         else:
             assert field.cell is not None
             starts = rows.astype(np.int64)
             sizes = np.full(len(rows), field.cell[0].itemsize * int(np.prod(field.cell[1])), dtype=np.int64)
-        self._check_bounds(
-            name, indices, starts, np.where(sizes == -1, 0, sizes) if field.optional else sizes
-        )
+        taken = np.where(sizes == -1, 0, sizes) if field.optional else sizes
+        self._check_bounds(name, indices, starts, taken)
         return starts, sizes, shape
 
     def _check_bounds(self, name: str, indices: I64, starts: I64, sizes: I64) -> None:
@@ -319,10 +308,6 @@ class BetonReader(Reader):
         if outside is not None:
             message = f"the cell claims {sizes[outside]} bytes, and the file ends at {self._source.size}"
             raise self._damaged(message, name, indices, outside, starts[outside])
-
-    def _gather(self, name: str, indices: I64, starts: I64, sizes: I64) -> Ragged:
-        self._check_bounds(name, indices, starts, sizes)
-        return self._source.gather(starts, sizes)
 
     def _read(self, indices: I64, fields: Sequence[str]) -> Columns:
         return Columns((name, self._read_field(name, indices)) for name in fields)
@@ -336,7 +321,7 @@ class BetonReader(Reader):
                 raise DamagedError(f"a number does not fit {field}", path=self.path, field=name)
             return narrow
         starts, sizes, shape = self._runs(name, indices)
-        ragged = self._gather(name, indices, starts, np.maximum(sizes, 0))
+        ragged = self._source.gather(starts, np.maximum(sizes, 0))
         if field.cell is None:
             ragged.shape = shape if shape is not None and shape.any() else None
             ragged.valid = sizes >= 0 if field.optional and (sizes < 0).any() else None
@@ -592,11 +577,9 @@ class BetonWriter(Writer):
             part = self._pages.read_at(1 << 24, done)
             moved.write_at(part, done + self._shift)
             done += len(part)
-        self._pages, self._cursor, self._origin = (
-            moved,
-            self._cursor + self._shift,
-            self._origin + self._shift,
-        )
+        self._pages = moved
+        self._cursor += self._shift
+        self._origin += self._shift
 
     _shift = 0
 
@@ -618,9 +601,8 @@ class BetonWriter(Writer):
     def _header(self, allocations: int) -> bytes:
         header = np.array([(2, len(self._types), self._page, self.written, allocations)], dtype=HEADER)
         descriptors = np.zeros(len(self._types), dtype=DESCRIPTOR)
-        for row, short, field in zip(
-            descriptors, short_names(self.schema), self.schema.values(), strict=True
-        ):
+        names = short_names(self.schema)
+        for row, short, field in zip(descriptors, names, self.schema.values(), strict=True):
             row["type"], row["name"] = layout(field), short
             if row["type"] == ARRAY:
                 assert field.cell is not None

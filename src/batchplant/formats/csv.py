@@ -64,6 +64,8 @@ class CsvReader(TextReader):
     the index of the file is kept.
     """
 
+    _titles: list[str]
+
     def __init__(
         self,
         path: str,

@@ -91,8 +91,10 @@ class EnergonReader(ReaderWrapper):
             # Where dataset.yaml names an extension for a field, the field has the name there.
             fields = _document(path, DATASET, {}).get("field_map")
             fields = fields if isinstance(fields, dict) else {}
-            names = {old: new for new, old in fields.items() if old in base.schema and new not in base.schema}
-            super().__init__(base.rename(names))
+            new_names = {
+                old: new for new, old in fields.items() if old in base.schema and new not in base.schema
+            }
+            super().__init__(base.rename(new_names))
         self.path, self.format = path, FORMAT.name
 
     def _choose(self, counts: Mapping[str, int], split: str | None) -> tuple[list[str], set[str]]:

@@ -460,17 +460,16 @@ class RecordIOWriter(RecordWriter):
             problems.setdefault(
                 row, EncodeError(f"a record of RecordIO has at most {self.max_record_bytes} bytes")
             )
-        column = None if self._label is None else columns[self._label]
-        bad = np.zeros(columns.rows, dtype=np.bool_)
-        if isinstance(column, Ragged):
-            bad = column.sizes == 0
-        elif column is not None and isinstance(self.schema[str(self._label)], Int):
-            bad = (column > EXACT) | ((column < -EXACT) if column.dtype.kind == "i" else False)
+        labels = None if self._label is None else columns[self._label]
+        bad: AnyArray = np.zeros(columns.rows, dtype=np.bool_)
+        if isinstance(labels, Ragged):
+            bad = labels.sizes == 0
+        elif labels is not None and isinstance(self.schema[str(self._label)], Int):
+            bad = (labels > EXACT) | ((labels < -EXACT) if labels.dtype.kind == "i" else False)
         for row in np.flatnonzero(bad).tolist():
-            label = "an empty list" if column is None or isinstance(column, Ragged) else str(column[row])
-            message = (
-                f"{label} is no label of an image record, which has float32; write it with records=packed"
-            )
+            label = "an empty list" if labels is None or isinstance(labels, Ragged) else str(labels[row])
+            message = f"{label} is no label of an image record, which has float32"
+            message += "; write it with records=packed"
             problems.setdefault(row, EncodeError(message, field=self._label))
         return problems
 

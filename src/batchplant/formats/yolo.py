@@ -219,8 +219,8 @@ def find_layout(root: str, below: Files, config: dict[str, Any]) -> Layout:
         for source in sources:
             if source.endswith(".txt"):
                 splits[split] += _listed(join(root, source), source)
-                tops = (f"images/{split}/", "images/")
-                common = [top for top in tops if all(name.startswith(top) for name in splits[split])]
+                usual = (f"images/{split}/", "images/")
+                common = [top for top in usual if all(name.startswith(top) for name in splits[split])]
                 folders[split] = common[0].rstrip("/") if common and splits[split] else ""
             else:
                 prefix = f"{source}/" if source else ""

@@ -284,8 +284,8 @@ def cells(reader: Reader) -> dict[str, list[bytes | None]]:
 # `make test-all` sets this variable: small files are cut at every byte, otherwise at some offsets.
 EXHAUSTIVE = os.environ.get("BATCHPLANT_EXHAUSTIVE", "0") not in ("", "0")
 # Of a dataset: its files share them.
-MAX_CUTS, MAX_FLIPS = (8 << 10, 400) if EXHAUSTIVE else (32, 24)
-MIN_POINTS_PER_FILE = 8
+MAX_CUTS, MAX_FLIPS = (8 << 10, 400) if EXHAUSTIVE else (24, 20)
+MIN_POINTS_PER_FILE = 6
 # Memory that reading may take: a constant, and a multiple of the size of the file.
 BASE_MEMORY_BYTES, MEMORY_PER_FILE_BYTE = 64 << 20, 8
 

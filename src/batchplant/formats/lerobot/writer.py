@@ -283,11 +283,10 @@ class LeRobotWriter(Writer):
         import pyarrow.parquet as pq
 
         images = [name for name, field in self._rows_schema.items() if isinstance(field, Image)]
-        packed = (name.split(".bytes")[0] not in images for name in _leaves(self._arrow))
         how = {
             "compression": {
-                name: self._compression if is_packed else "none"
-                for name, is_packed in zip(_leaves(self._arrow), packed, strict=True)
+                name: "none" if name.split(".bytes")[0] in images else self._compression
+                for name in _leaves(self._arrow)
             },
             "use_dictionary": [k for k, field in self._rows_schema.items() if isinstance(field, Int | Text)],
             # So that filters and random samples read pages, not row groups.
@@ -312,14 +311,11 @@ class LeRobotWriter(Writer):
                     part = pyarrow().Table.from_batches([batch])
                     pages = pyarrow().Table.from_batches(_chunked(part, PAGE_BYTES))
                     out.write_table(pages, row_group_size=len(pages))
-                tasks = np.unique(
-                    np.asarray(column_of(self._rows_schema[TASK_INDEX], table.column(TASK_INDEX)))
-                ).tolist()
+                numbers = column_of(self._rows_schema[TASK_INDEX], table.column(TASK_INDEX))
+                tasks = np.unique(np.asarray(numbers)).tolist()
                 entry = {EPISODE: number, "tasks": [self._task(task) for task in tasks], "length": len(table)}
-                entry |= {
-                    "data/chunk_index": files // FILES_OF_CHUNK,
-                    "data/file_index": files % FILES_OF_CHUNK,
-                }
+                chunk, file = divmod(files, FILES_OF_CHUNK)
+                entry |= {"data/chunk_index": chunk, "data/file_index": file}
                 entry |= {"dataset_from_index": done, "dataset_to_index": done + len(table)}
                 done += len(table)
                 entries.append(entry)
@@ -343,9 +339,8 @@ class LeRobotWriter(Writer):
             values = np.asarray(column_of(field, table.column(name)), np.float64).reshape(len(table), -1)
             stats[name] = _summary(values, shape, len(table))
         size = self._levels[:].nbytes
-        levels = np.frombuffer(self._levels_spool.read_at(size, number * size), "<i8").reshape(
-            self._levels.shape
-        )
+        stored = self._levels_spool.read_at(size, number * size)
+        levels = np.frombuffer(stored, "<i8").reshape(self._levels.shape)
         for camera, name in enumerate(self._watched):
             if levels[camera].any():
                 stats[name] = _level_summary(levels[camera])
@@ -410,26 +405,13 @@ class LeRobotWriter(Writer):
             used = {text: None for entry in entries for text in entry["tasks"]}
             numbers = {text: int(text.removeprefix("task ") or 0) for text in used}
             tasks = [self._task(number) for number in range(max(numbers.values(), default=-1) + 1)]
-        table = pa.table(
-            {
-                TASK_INDEX: pa.array(range(len(tasks)), pa.int64()),
-                "__index_level_0__": pa.array(tasks, pa.string()),
-            }
-        )
-        pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(_PANDAS)}), meta / "tasks.parquet")
-        rows = [
-            {
-                **entry,
-                **{
-                    f"stats/{name}/{key}": value
-                    for name, of_name in own.items()
-                    for key, value in of_name.items()
-                },
-                "meta/episodes/chunk_index": 0,
-                "meta/episodes/file_index": 0,
-            }
-            for entry, own in zip(entries, stats, strict=True)
-        ]
+        numbers_of_tasks = pa.array(range(len(tasks)), pa.int64())
+        table = pa.table({TASK_INDEX: numbers_of_tasks, "__index_level_0__": pa.array(tasks, pa.string())})
+        pq.write_table(table.replace_schema_metadata({"pandas": _pandas_note()}), meta / "tasks.parquet")
+        rows = []
+        for entry, own in zip(entries, stats, strict=True):
+            named = {f"stats/{name}/{key}": own[name][key] for name in own for key in own[name]}
+            rows.append({**entry, **named, "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
         if rows:
             pq.write_table(pa.Table.from_pylist(rows), meta / "episodes" / "chunk-000" / "file-000.parquet")
         copied = self._copied
@@ -468,13 +450,7 @@ class LeRobotWriter(Writer):
         if isinstance(field, Text):
             return {"dtype": "string", "shape": [1], "names": None}
         shape = list(field.shape) if isinstance(field, Tensor) else [1]
-        dtype = (
-            "bool"
-            if isinstance(field, Bool)
-            else field.dtype
-            if isinstance(field, Int | Float | Tensor)
-            else ""
-        )
+        dtype = "bool" if isinstance(field, Bool) else getattr(field, "dtype", "")
         return {"dtype": dtype, "shape": shape, "names": None}
 
     def remarks(self) -> list[str]:
@@ -545,27 +521,16 @@ def _quantile(q: float) -> str:
     return f"q{round(q * 100):02d}"
 
 
-# Says that the texts of tasks are the index of a data frame.
-_PANDAS = {
-    "index_columns": ["__index_level_0__"],
-    "column_indexes": [
-        {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object", "metadata": None}
-    ],
-    "columns": [
-        {
-            "name": TASK_INDEX,
-            "field_name": TASK_INDEX,
-            "pandas_type": "int64",
-            "numpy_type": "int64",
-            "metadata": None,
-        },
-        {
-            "name": None,
-            "field_name": "__index_level_0__",
-            "pandas_type": "unicode",
-            "numpy_type": "object",
-            "metadata": None,
-        },
-    ],
-    "pandas_version": "2.2.0",
-}
+def _pandas_note() -> str:
+    """Return the note that the texts of tasks are the index of a data frame."""
+    text, column = ("name", "field_name", "pandas_type", "numpy_type", "metadata"), "__index_level_0__"
+    note = {
+        "index_columns": [column],
+        "column_indexes": [dict(zip(text, (None, None, "unicode", "object", None), strict=True))],
+        "columns": [
+            dict(zip(text, (TASK_INDEX, TASK_INDEX, "int64", "int64", None), strict=True)),
+            dict(zip(text, (None, column, "unicode", "object", None), strict=True)),
+        ],
+        "pandas_version": "2.2.0",
+    }
+    return json.dumps(note)

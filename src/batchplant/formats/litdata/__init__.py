@@ -267,6 +267,8 @@ TREES, TOKENS = "PyTreeLoader", "TokensLoader"
 # What the tokens are called of a set that says no names.
 ONLY_TOKENS = "tokens"
 LEVELS = ("chunk", "batch", "sample")
+# The encoding of the value that says what is missing: an array of uint8.
+FLAGS = cells.parse_encoding("no_header_numpy:4")
 # The kinds of values that stand in an Arrow table, and what they are as values of samples.
 IN_TABLES = {"str": "str", "int": "int", "float": "float", "bool": "bool", "bytes": "bytes", "list": "json",
              "map": "json", "struct": "json", "null": "json"}  # fmt: skip
@@ -328,7 +330,7 @@ def _parse_index(document: dict[str, Any]) -> Index:
         columns = _tokens(columns, document.get(METADATA_KEY))
     if document.get(METADATA_KEY) is not None:
         content = document[METADATA_KEY]
-        flags = _flags_of(Schema.from_json(content["schema"]))
+        flags = FLAGS if optional_fields(Schema.from_json(content["schema"])) else None
         note = ShardMetadata.parse(content, dict(columns), cells.holds, flags)
     return Index(
         chunks, document, columns, compression, level, loader == TOKENS, note, _tables(config, columns)
@@ -381,16 +383,11 @@ def _tables(
     return tables
 
 
-def _flags_of(schema: Schema) -> Encoding | None:
-    """Return the encoding of the value that says what is missing; None where nothing can be."""
-    return cells.parse_encoding("no_header_numpy:4") if optional_fields(schema) else None
-
-
 def columns_of(schema: Schema) -> list[tuple[str, Encoding]]:
     """The values of our own samples."""
     columns = [(name, cells.encoding_of(field)) for name, field in schema.items()]
-    missing, flags = ShardMetadata.of(schema).missing, _flags_of(schema)
-    return columns if missing is None or flags is None else [*columns, (missing, flags)]
+    missing = ShardMetadata.of(schema).missing
+    return columns if missing is None else [*columns, (missing, FLAGS)]
 
 
 def index_text(content: dict[str, Any], sums: Sequence[int]) -> str:
