@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.reader import Reader
-from ..errors import OptionError
+from ..errors import OptionError, Problem
 from ..errors import printable as printable
 from ..formats.base.options import Typed
 from ..formats.registry import open as open_reader
@@ -197,6 +197,14 @@ def show_result(
     show()
     if args.figure:
         print(f"\nwrote {args.figure}")
+
+
+def print_skipped(problems: Sequence[Mapping[str, Any]], limit: int, indent: str = "") -> None:
+    """Print the samples that were left out, as ``vars`` of their problems, up to a limit."""
+    for problem in problems[:limit]:
+        print(f"{indent}skipped: {Problem(**problem)}")
+    if len(problems) > limit:
+        print(f"{indent}… and {len(problems) - limit} more (--json lists all)")
 
 
 def wrapped(text: str) -> None:

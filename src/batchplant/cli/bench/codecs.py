@@ -44,7 +44,7 @@ from ...schema.columns import as_bytes
 from ...storage import limits
 from ...tools import Document
 from ...tools.measure import figures
-from ..terminal import add_source, console, human_size, open_source, progress_bar, show_result
+from ..terminal import add_source, console, human_size, open_source, print_skipped, progress_bar, show_result
 
 Value = TypeVar("Value")
 RAW = "raw"
@@ -516,10 +516,7 @@ def print_result(result: Document) -> None:
         print(f"{' and '.join(by_pillow)}: by Pillow; the Loader and convert do not know them")
     for name, why in result["left out"].items():
         print(f"left out: {name}: {why}")
-    for problem in result["skipped"][:MAX_SHOWN]:
-        print(f"skipped: {Problem(**problem)}")
-    if len(result["skipped"]) > MAX_SHOWN:
-        print(f"… and {len(result['skipped']) - MAX_SHOWN} more (--json lists all)")
+    print_skipped(result["skipped"], MAX_SHOWN)
     for line in result["advice"]:
         print(f"advice: {line}")
 

@@ -31,17 +31,18 @@ import time
 import numpy as np
 
 from ...data.sizes import sizes_of
-from ...errors import OptionError, Problem
+from ...errors import OptionError
 from ...jobs.summary import SUMMARY_SAMPLES
 from ...loading.loader import Loader
 from ...storage.platform import cpu_count, resident_memory
 from ...tools import Document
 from ...tools.measure import figures
 from ...tools.measure.timing import PIPELINES, Undecoded, batch_rows, image_fields, pipelines
-from ..terminal import add_source, counted, human_size, open_source, progress_bar, show_result
+from ..terminal import add_source, counted, human_size, open_source, print_skipped, progress_bar, show_result
 
 ORDERS = ("sequential", "random", "quasi_random", "shards", "windowed")
-SHOWN = 20
+# Skipped samples that are printed.
+MAX_SHOWN = 20
 
 
 def add_args(parser: argparse.ArgumentParser) -> None:
@@ -175,10 +176,7 @@ def _print(result: Document, size: int) -> None:
     print(f"\n{'bottleneck':<12} {stats['bottleneck']}: {stats['advice']}")
     if stats["jpeg warnings"]:
         print(f"{'note':<12} {counted(stats['jpeg warnings'], 'warning')} of the JPEG decoder")
-    for problem in result["skipped"][:SHOWN]:
-        print(f"  skipped: {Problem(**problem)}")
-    if len(result["skipped"]) > SHOWN:
-        print(f"  … and {len(result['skipped']) - SHOWN} more (--json lists all)")
+    print_skipped(result["skipped"], MAX_SHOWN, "  ")
 
 
 # -- the time of a batch ------------------------------------------------------------------------------
