@@ -592,7 +592,7 @@ def test_what_the_system_refuses_is_one_line(
 
 
 def test_outputs_that_cannot_be_written(table: Path) -> None:
-    done = in_shell(f"bp formats | head -n 1; bp head {table} > /dev/full")
+    done = in_shell(f"bp head {table} > /dev/full")
     assert (done.returncode, done.stderr) == (2, "batchplant: No space left on device\n")
 
 

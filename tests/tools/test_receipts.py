@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import batchplant as bp
 from batchplant import cli
@@ -34,19 +32,19 @@ def tree(leaves: list[bytes]) -> bytes:
     return hashlib.sha256(b"\1" + tree(leaves[:split]) + tree(leaves[split:])).digest()
 
 
-@given(st.integers(0, 40))
-def test_the_tree_is_that_of_rfc_6962(count: int) -> None:
-    leaves = [bytes([number]) for number in range(count)]
-    levels = receipts.tree_of(leaves)
-    assert (levels[-1] or [hashlib.sha256().digest()])[0] == tree(leaves)
-    for number in range(count):
-        path = receipts.path_of(levels, number)
-        assert receipts.root_of(leaves[number], number, count, path) == tree(leaves)
-        assert len(path) <= max(count - 1, 0).bit_length()
-        if count > 1:
-            with pytest.raises(DataError):
-                receipts.root_of(leaves[number], number, count, path[:-1])
-            assert receipts.root_of(b"x", number, count, path) != tree(leaves)
+def test_the_tree_is_that_of_rfc_6962() -> None:
+    for count in range(20):
+        leaves = [bytes([number]) for number in range(count)]
+        levels = receipts.tree_of(leaves)
+        assert (levels[-1] or [hashlib.sha256().digest()])[0] == tree(leaves)
+        for number in range(count):
+            path = receipts.path_of(levels, number)
+            assert receipts.root_of(leaves[number], number, count, path) == tree(leaves)
+            assert len(path) <= max(count - 1, 0).bit_length()
+            if count > 1:
+                with pytest.raises(DataError):
+                    receipts.root_of(leaves[number], number, count, path[:-1])
+                assert receipts.root_of(b"x", number, count, path) != tree(leaves)
 
 
 def train(source: Any, path: Any, steps: int, **options: Any) -> Counter[int]:
