@@ -33,7 +33,7 @@ from ..schema import Field, Image
 from ..schema.columns import AnyArray
 from ..tools import Document
 from .show import as_cell, as_json, as_text, fit_widths, is_number, is_tabular, row_text
-from .terminal import add_source, console, names_of, open_source, print_json, printable
+from .terminal import add_source, console, names_of, open_source, print_columns, print_json, printable
 
 SAMPLES, TENSORS_SHOWN = 5, 50
 # Rows of a table that are laid out together.
@@ -186,21 +186,14 @@ def _run_model(args: argparse.Namespace, reader: Reader) -> int:
 
 def _print_tensors(rows: list[Document]) -> None:
     names = ("name", "dtype", "shape", "mean", "min", "max")
-    lines = [list(names)]
+    lines = [[*names, ""]]
     for row in rows:
         shape = "×".join(map(str, row["shape"])) or "()" if "shape" in row else ""
         numbers = [f"{row[key]:.6g}" if key in row else "–" for key in names[3:]]
+        note = f"{row['nan']:,} NaN" if "nan" in row else row.get("error", "")
         # A name could hold what a terminal obeys.
-        lines.append([printable(row["name"]), row.get("dtype", ""), shape, *numbers])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for number, line in enumerate(lines):
-        cells = [cell.ljust(width) for cell, width in zip(line[:3], widths[:3], strict=True)]
-        cells += [cell.rjust(width) for cell, width in zip(line[3:], widths[3:], strict=True)]
-        wrong = rows[number - 1] if number else {}
-        said = (
-            f"  {wrong['nan']:,} NaN" if "nan" in wrong else f"  {wrong['error']}" if "error" in wrong else ""
-        )
-        print(f"{'  '.join(cells)}{said}".rstrip())
+        lines.append([printable(row["name"]), row.get("dtype", ""), shape, *numbers, note])
+    print_columns(lines, (3, 4, 5))
 
 
 def _print(out: Console, number: int, sample: Document, schema: dict[str, Field], *, draw: bool) -> None:

@@ -118,6 +118,7 @@ def test_annotations_of_a_sample_are_named_and_drawn(chromium: Any) -> None:
         assert tab.axe() == []
 
 
+@pytest.mark.exhaustive
 def test_tensors_are_opened_by_keys_and_fit_a_phone(chromium: Any, tmp_path: Path) -> None:
     name = "model.layers.0.self_attn.q_proj.weight"
     save = pytest.importorskip("safetensors.numpy").save_file

@@ -103,6 +103,7 @@ def test_cameras_move_together(chromium: Any, robot: Any) -> None:
         page.wait_for_function("() => location.hash.includes('sample=20')")
 
 
+@pytest.mark.exhaustive
 def test_a_camera_that_cannot_be_decoded_says_so(chromium: Any, robot: Any) -> None:
     with viewed(chromium, robot, width=390, scheme="dark", allowed=("Failed to load resource",)) as tab:
         tab.page.route(f"**/camera/*/{CAMERAS[1]}*", lambda route: route.fulfill(status=422, body="{}"))

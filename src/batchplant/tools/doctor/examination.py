@@ -64,9 +64,15 @@ def examine(
     sample_bytes = mean_bytes(reader)
     rows = sample_numbers(len(reader), affordable(sample, sample_bytes))
     subject = Subject(
-        reader, world_size=world_size, crop=crop, batch_size=batch_size, window=window, label=label,
-        every=rows is None, named=named(source),
-    )  # fmt: skip
+        reader,
+        world_size=world_size,
+        crop=crop,
+        batch_size=batch_size,
+        window=window,
+        label=label,
+        every=rows is None,
+        named=named(source),
+    )
     checks = [kind(subject) for kind in kinds]
     count, done = len(reader) if rows is None else len(rows), 0
     pool = ThreadPoolExecutor(workers or cpu_count())

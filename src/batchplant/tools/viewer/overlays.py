@@ -26,23 +26,16 @@ from .render import image_size
 # ``boxes`` four numbers each, ``points`` lists of [x, y, shown], ``polygons`` lists of x, y, x, y, …,
 # ``labels`` and ``scores`` one for each; None where an entry has none. Keys that no entry has are left out.
 Shapes = dict[str, list[Any]]
+# Boxes or points of an image, and its width and height.
+ImageShapes = tuple[npt.NDArray[np.float64], float, float]
 
 # Shapes of one sample, and corners of one polygon.
 MAX_SHAPES, MAX_CORNERS = 300, 2000
 # Letters of the label of a box.
 LABEL_LETTERS = 100
 _BOX_KEYS = ("bbox", "box", "bboxes", "boxes")
-_LABEL_KEYS = (
-    "category_name",
-    "category",
-    "label",
-    "name",
-    "class",
-    "category_id",
-    "labels",
-    "categories",
-    "id",
-)
+_NAME_KEYS = ("category_name", "category", "label", "name", "class")
+_LABEL_KEYS = (*_NAME_KEYS, "category_id", "labels", "categories", "id")
 _SCORE_KEYS = ("score", "scores", "confidence")
 # Layouts of the four numbers of a box.
 FORMATS = ("xyxy", "xywh", "cxcywh")
@@ -119,20 +112,14 @@ def _names(dataset: Dataset, field: str) -> Sequence[str]:
 
 def fields_of(overlays: Sequence[Overlay]) -> list[str]:
     """Return the fields to read for these overlays."""
-    names = [
-        name
-        for overlay in overlays
-        if overlay.draws != "mask"
-        # A run-length mask needs the size of its image.
-        for name in (
-            overlay.field,
-            overlay.labels,
-            overlay.scores,
-            overlay.image if overlay.field == RLE_FIELD else None,
-        )
-        if name
-    ]
-    return list(dict.fromkeys(names))
+    names: dict[str, None] = {}
+    for overlay in overlays:
+        if overlay.draws != "mask":
+            # A run-length mask needs the size of its image.
+            image = overlay.image if overlay.field == RLE_FIELD else None
+            parts = (overlay.field, overlay.labels, overlay.scores, image)
+            names.update((name, None) for name in parts if name)
+    return list(names)
 
 
 # -- finding -------------------------------------------------------------------------------------------
@@ -163,18 +150,16 @@ def _candidate(name: str, kind: Field, image: str) -> Iterator[Overlay]:
 
 
 def _probe(overlay: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Iterator[Overlay]:
-    kind = schema[overlay.field]
-    if isinstance(kind, Polygons):
-        overlay = dataclasses.replace(overlay, relative=kind.normalized, why="outlines")
-    if _is_rle(overlay.field, kind):
-        overlay = dataclasses.replace(overlay, why="run-length masks")
+    kind, draws = schema[overlay.field], overlay.draws
     overlay = dataclasses.replace(overlay, labels=_classes_of_rows(overlay.field, schema))
-    if overlay.draws == "mask" or isinstance(kind, Polygons) or _is_rle(overlay.field, kind):
-        yield overlay
+    if isinstance(kind, Polygons):
+        yield dataclasses.replace(overlay, relative=kind.normalized, why="outlines")
         return
-    boxes: list[tuple[npt.NDArray[np.float64], float, float]] = []
-    points: list[tuple[npt.NDArray[np.float64], float, float]] = []
-    draws = overlay.draws
+    if draws == "mask" or _is_rle(overlay.field, kind):
+        yield overlay if draws == "mask" else dataclasses.replace(overlay, why="run-length masks")
+        return
+    boxes: list[ImageShapes] = []
+    points: list[ImageShapes] = []
     for cells in samples:
         try:
             value = cells[overlay.field].value()
@@ -215,9 +200,7 @@ def _probe(overlay: Overlay, samples: list[dict[str, Cell]], schema: Any) -> Ite
         )
 
 
-def guess_box_format(
-    boxes: Sequence[tuple[npt.NDArray[np.float64], float, float]], name: str
-) -> tuple[str, bool]:
+def guess_box_format(boxes: Sequence[ImageShapes], name: str) -> tuple[str, bool]:
     """Guess the format of boxes, given with the size of their images, and whether they are relative."""
     non_empty = [group for group in boxes if len(group[0])]
     relative = bool(non_empty) and max(float(flat.max()) for flat, _, _ in non_empty) <= 1.5
@@ -229,24 +212,17 @@ def guess_box_format(
         return "cxcywh", True
     if not non_empty:
         return ("xywh" if "bbox" in lower else "xyxy"), False
-    scaled = [
-        flat if relative else flat / np.array([width, height, width, height])
-        for flat, width, height in non_empty
-    ]
-    boxes_scaled = np.concatenate(scaled)
-    x, y, third, fourth = boxes_scaled.T
+    scaled = np.concatenate(
+        [flat if relative else flat / [width, height, width, height] for flat, width, height in non_empty]
+    )
+    x, y, third, fourth = scaled.T
     # Fraction of boxes that lie on the image, by format.
-    tolerance = 0.02
+    low, high = -0.02, 1.02
+    positive = scaled.min(axis=1) >= low
     fits = {
-        "xyxy": (third >= x)
-        & (fourth >= y)
-        & (boxes_scaled.max(axis=1) <= 1 + tolerance)
-        & (boxes_scaled.min(axis=1) >= -tolerance),
-        "xywh": (x + third <= 1 + tolerance)
-        & (y + fourth <= 1 + tolerance)
-        & (boxes_scaled.min(axis=1) >= -tolerance),
-        "cxcywh": (np.abs(x - 0.5) + third / 2 <= 0.5 + tolerance)
-        & (np.abs(y - 0.5) + fourth / 2 <= 0.5 + tolerance),
+        "xyxy": (third >= x) & (fourth >= y) & (scaled.max(axis=1) <= high) & positive,
+        "xywh": (x + third <= high) & (y + fourth <= high) & positive,
+        "cxcywh": (np.abs(x - 0.5) + third / 2 <= high - 0.5) & (np.abs(y - 0.5) + fourth / 2 <= high - 0.5),
     }
     shares = {format: float(good.mean()) for format, good in fits.items()}
     # COCO's own name for x, y, width, height; else corners are the most common.
