@@ -469,7 +469,7 @@ def concat(readers: Iterable[Any]) -> Reader:
 def _opened(sources: Iterable[Any]) -> list[Reader]:
     if isinstance(sources, str | os.PathLike | Reader):
         raise OptionError("give a list of datasets")
-    return [source if isinstance(source, Reader) else open_reader(source) for source in sources]
+    return [open_reader(source) for source in sources]
 
 
 def interleave(

@@ -38,7 +38,7 @@ def join(
     """
     if isinstance(sources, str | os.PathLike | Reader) or len(sources) < 2:
         raise OptionError("join needs a list of two datasets or more")
-    readers = [source if isinstance(source, Reader) else open_reader(source) for source in sources]
+    readers = [open_reader(source) for source in sources]
     return Join(readers, on=on, how=how)
 
 

@@ -126,7 +126,7 @@ class Mix(ReaderWrapper):
                 f"there are {len(entries)} sources, but {len(source_weights)} weights: give every source "
                 "one, or none"
             )
-        readers = [source if isinstance(source, Reader) else open_reader(source) for _, source, _ in entries]
+        readers = [open_reader(source) for _, source, _ in entries]
         self.names = tuple(name or reader.path for (name, *_), reader in zip(entries, readers, strict=True))
         self.base = Concat(_with_fields(readers, fields))
         self.schema, self.path = self.base.schema, f"mixture of {listed(self.names)}"
@@ -200,7 +200,7 @@ class Mix(ReaderWrapper):
         Raises: FieldNameError where there is no such field; OptionError where its values are no classes,
         or ``weights`` name one that does not occur.
         """
-        reader = source if isinstance(source, Reader) else open_reader(source)
+        reader = open_reader(source)
         groups = rows_by_value(reader, field)
         remaining = {str(name): weight for name, weight in (weights or {}).items()}
         class_weights = [remaining.pop(name, 1.0) for name in groups]
@@ -221,7 +221,7 @@ class Mix(ReaderWrapper):
 
         Raises: OptionError unless there is one finite number for each sample, none below 0 and one above.
         """
-        reader = source if isinstance(source, Reader) else open_reader(source)
+        reader = open_reader(source)
         if isinstance(weights, str):
             name = weights
             if not isinstance(reader.schema[name], Int | Float | Bool):

@@ -64,8 +64,8 @@ class ReaderTuning:
 
 
 def open_reader(source: Any, **options: Any) -> Reader:
-    """Open a dataset as :func:`batchplant.open` does."""
-    return hooks.part("open")(source, **options)
+    """Open a dataset as :func:`batchplant.open` does; a Reader is returned as it is."""
+    return source if isinstance(source, Reader) else hooks.part("open")(source, **options)
 
 
 class Reader:

@@ -77,7 +77,7 @@ class Windows(DerivedReader):
         pad: str | None = None,
         across: bool | None = None,
     ) -> None:
-        self.base = base = source if isinstance(source, Reader) else open_reader(source)
+        self.base = base = open_reader(source)
         self.path = base.path
         with located(path=self.path):
             self._length = whole("length", length, 1)
@@ -320,7 +320,7 @@ class DeltaWindows(Windows):
         fps: float | None = None,
         group: str | Sequence[str] | None = None,
     ) -> None:
-        self.base = base = source if isinstance(source, Reader) else open_reader(source)
+        self.base = base = open_reader(source)
         self.path, self._pad, self.length = base.path, "repeat", len(base)
         with located(path=self.path):
             self._groups = base._names([group] if isinstance(group, str) else list(group or ()))

@@ -61,7 +61,7 @@ class VideoClips(DerivedReader):
         upright: bool = False,
         on_error: str = "raise",
     ) -> None:
-        self.base = base = source if isinstance(source, Reader) else open_reader(source)
+        self.base = base = open_reader(source)
         self.path = base.path
         # Videos that have no clips here, because their containers cannot be read.
         self.skipped: list[Problem] = []

@@ -73,7 +73,7 @@ class VolumePatches(DerivedReader):
         share: float = 1 / 3,
         pad: float | None = None,
     ) -> None:
-        self.base = base = source if isinstance(source, Reader) else open_reader(source)
+        self.base = base = open_reader(source)
         self.path = base.path
         with located(path=self.path):
             if isinstance(size, int) or not len(size):
