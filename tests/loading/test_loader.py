@@ -29,11 +29,12 @@ import processes
 from batchplant import ops
 from batchplant import order as orders
 from batchplant.codecs.media import image
+from batchplant.data.buffers import BufferPool
 from batchplant.errors import DamagedError, DecodeError, OptionError, SampleIndexError
 from batchplant.loading import executor
 from batchplant.loading.advice import ADVICE, advise
 from batchplant.loading.executor import PRODUCERS
-from batchplant.loading.images import BufferPool, locate
+from batchplant.loading.images import locate
 from batchplant.loading.loader import Loader
 from batchplant.loading.plan import Pipe
 from batchplant.ops import Draws

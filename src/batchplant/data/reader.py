@@ -32,6 +32,7 @@ from ..storage import Source, index, is_remote, open_source, tag_of, tree
 from ..storage.spans import Spans, concat_spans
 from . import filters, hooks, keys
 from .arrays import Array, array_of
+from .buffers import BufferPool
 from .filters import FilterSummary, Matches, Pruned, ScanRun
 from .keys import FormatKeys, Keys, KeyTable
 from .layout import Layout
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 MASK_PROBE_SAMPLES = 16
 # Samples whose ranges tell in which files a reader's cells lie.
 FILE_PROBE_SAMPLES = 1 << 14
+# Batches whose memory waits for the next, of each of so many sizes.
+MAX_FREE_BATCHES, MAX_BATCH_SIZES = 2, 4
 
 IndexBuilder = Callable[["Reader"], tuple[index.Arrays, index.Facts]]
 
@@ -95,11 +98,14 @@ class Reader:
     # Opens the dataset once more; set by code that searched for the files, since there may be others by now.
     _reopen: Callable[[], Reader] | None = None
     _keys_by_field: dict[str | None, Keys] | None = None
+    # Memory for cells that are decoded right into a batch.
+    _buffers: BufferPool
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         self = super().__new__(cls)
         self._init_args = (args, options)
         self._file_tag = _file_tag_of(args)
+        self._buffers = BufferPool(MAX_FREE_BATCHES, max_sizes=MAX_BATCH_SIZES)
         return self
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:

@@ -401,7 +401,7 @@ class DeltaWindows(Windows):
             field = self.base.schema[name]
             if isinstance(field, Tensor) and field.cell is not None:
                 dtype, shape = field.cell
-                windows = np.empty((*rows.shape, *shape), dtype)
+                windows = self._buffers.take((*rows.shape, *shape), dtype)
                 if self.base._fill(name, rows.ravel(), windows.reshape(-1, *shape), places):
                     columns[name] = windows
         return columns

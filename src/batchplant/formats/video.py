@@ -58,7 +58,7 @@ class VideoReader(Reader):
                 columns[name] = self._index.seconds[indices]
                 continue
             (_, shape) = self.schema[name].cell or (None, ())
-            frames = np.empty((len(indices), *shape), dtype=np.uint8)
+            frames = self._buffers.take((len(indices), *shape), np.dtype(np.uint8))
             self._fill(name, indices, frames, np.arange(len(indices)))
             columns[name] = frames
         return columns

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import _native
 from ..codecs.media import image
+from ..data.buffers import BufferPool
 from ..data.reader import Reader
 from ..errors import DataError, DecodeError, OptionError
 from ..ops.base import F64, CellErrors, Draws, Op
@@ -24,7 +25,7 @@ from ..ops.base import Batch as Values
 from ..ops.crops import whole_boxes
 from ..ops.cutting import Cuts
 from ..ops.parallel import Threads
-from ..schema.columns import I32, I64, U8, AnyArray, AnyDType, Flags, as_bytes
+from ..schema.columns import I32, I64, U8, AnyArray, Flags, as_bytes
 from ..storage import limits
 from ..storage.spans import Located
 from .stage import LONGEST_SIDE, PROBED_SAMPLES, ImageStage, Target
@@ -411,39 +412,6 @@ def turns_of(cells: Located) -> U8:
     for row in np.flatnonzero(~cells.raw).tolist():
         turns[row] = image.orientation(cells.cell(row))
     return turns
-
-
-class BufferPool:
-    """Memory for batches, reused once no reference to a batch, or a view of one, is left.
-
-    There is no lock: memory may come back in any thread at any moment, also while that thread is in here.
-    """
-
-    def __init__(self, max_free: int, allocate: Callable[[int], U8] | None = None) -> None:
-        # Per size.
-        self._max_free = max_free
-        self._allocate = allocate or (lambda size: np.empty(size, dtype=np.uint8))
-        self._free: dict[int, list[U8]] = {}
-
-    def take(self, shape: tuple[int, ...], dtype: AnyDType) -> AnyArray:
-        size = math.prod(shape) * dtype.itemsize
-        free = self._free.setdefault(size, [])
-        try:
-            memory = free.pop()
-        except IndexError:
-            memory = self._allocate(size)
-        # Every view of it, however far derived, keeps it from coming back.
-        return _native.lend(memory, free, self._max_free).view(dtype).reshape(shape)
-
-    def keep(self, count: int) -> None:
-        """Keep memory for so many batches of a size, at least."""
-        self._max_free = max(self._max_free, count)
-
-    def take_bytes(self, size: int) -> U8:
-        """Return at least ``size`` bytes: twice as many if only such memory is free."""
-        if not self._free.get(size) and self._free.get(2 * size):
-            size *= 2
-        return self.take((size,), np.dtype(np.uint8))
 
 
 # The status of an image that the engine cannot decode.

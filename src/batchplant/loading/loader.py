@@ -19,6 +19,7 @@ from ..codecs.cells import decode_cell
 from ..codecs.tokens import limit_threads
 from ..data import hooks
 from ..data import mix_config as mixplan
+from ..data.buffers import BufferPool
 from ..data.mix import Change, Mix
 from ..data.reader import Reader
 from ..errors import BatchplantError, OptionError, Problem, near
@@ -31,7 +32,7 @@ from .advice import Traffic, advise, keep_up, stored_bytes, warn_of_obstacles
 from .decoded import DecodedCache, DecodedImages, checked_cache
 from .epoch import BatchCoalescer, Delivery, Epoch, EpochTotals, Progress, check_process
 from .executor import Executor, RemoteExecutor
-from .images import BufferPool, DecodeOptions, Device, OnCpu
+from .images import DecodeOptions, Device, OnCpu
 from .node.client import NodeExecutor
 from .node.wire import check_platform
 from .ordering import Ordering
@@ -380,7 +381,7 @@ class Loader:
         return OnCpu(engine, self._buffers(count), dct=decode.dct, fast_scale=decode.fast_scale)
 
     def _buffers(self, count: int) -> BufferPool:
-        return BufferPool(count, self._delivery.allocate if self._delivery else None)
+        return BufferPool(count, self._delivery.allocate) if self._delivery else BufferPool(count)
 
     def __repr__(self) -> str:
         parts = [f"{self.samples:,} samples", f"batches of {self.batch_size:,}"]

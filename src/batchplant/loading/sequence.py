@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..data.buffers import BufferPool
 from ..errors import OptionError, listed, near
 from ..order.mesh import Mesh, MeshRank
 from ..schema.columns import I32, I64
 from .executor import Batch
-from .images import BufferPool
 from .packing import Pack
 
 # Outputs of packing with a value for every token.

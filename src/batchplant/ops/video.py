@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from .. import _native
 from ..codecs.media.video import index_of
 from ..codecs.media.video.frames import check_clip, each_frame, read_frames
+from ..data.buffers import BufferPool
 from ..errors import DataError, DecodeError, OptionError
 from ..order import default_threads
 from ..schema import Bytes, Field, Video
@@ -31,18 +29,15 @@ PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
 # Frames of a clip that are resampled at a time: large, because every call synchronizes threads.
 MAX_RESAMPLED_BYTES = 1 << 25
-# Batches whose memory waits for the next: new memory costs a page fault for every 4 KiB.
+# Batches whose memory waits for the next.
 MAX_FREE_BATCHES = 2
 
 
 class _BatchMemory:
-    """Memory for the clips of a batch, from the time when the size of one is known.
+    """Memory for the clips of a batch, from the time when the size of one is known."""
 
-    ``free``: memory of earlier batches that nobody holds any more; it returns there by itself.
-    """
-
-    def __init__(self, count: int, free: list[U8]) -> None:
-        self._count, self._free = count, free
+    def __init__(self, count: int, buffers: BufferPool) -> None:
+        self._count, self._buffers = count, buffers
         self._lock = threading.Lock()
         self.clips: U8 | None = None
 
@@ -50,17 +45,8 @@ class _BatchMemory:
         """Return the memory of a clip; one whose shape differs from the first gets its own."""
         with self._lock:
             if self.clips is None:
-                self.clips = self._allocate((self._count, *shape))
+                self.clips = self._buffers.take((self._count, *shape), np.dtype(np.uint8))
         return self.clips[row] if shape == self.clips.shape[1:] else np.empty(shape, dtype=np.uint8)
-
-    def _allocate(self, shape: tuple[int, ...]) -> U8:
-        size, memory = math.prod(shape), None
-        with contextlib.suppress(IndexError):
-            while memory is None or memory.size != size:
-                memory = self._free.pop()
-        if memory is None or memory.size != size:
-            memory = np.empty(size, dtype=np.uint8)
-        return _native.lend(memory, self._free, MAX_FREE_BATCHES).reshape(shape)
 
 
 class DecodeVideo(CellOp):
@@ -97,7 +83,7 @@ class DecodeVideo(CellOp):
         self.share = share
         # What cuts the frames, in order, and the names of their draws.
         self._cuts: tuple[tuple[Cutting, str], ...] = ()
-        self._free: list[U8] = []
+        self._buffers = BufferPool(MAX_FREE_BATCHES, max_sizes=1)
         if self.frames < 1 or self.stride < 1:
             raise OptionError(f"frames and stride are from 1 on, not {frames} and {stride}")
         if self.segments < 1 or self.frames % self.segments:
@@ -112,16 +98,8 @@ class DecodeVideo(CellOp):
     def __repr__(self) -> str:
         return ", ".join([super().__repr__(), *(repr(op) for op, _ in self._cuts)])
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_free": []}
-
-    def for_loader(self) -> DecodeVideo:
-        decoder = copy.copy(self)
-        decoder._free = []
-        return decoder
-
     def close(self) -> None:
-        self._free.clear()
+        self._buffers.clear()
 
     def then(self, op: Op, key: str) -> DecodeVideo | None:
         """Return this decoder with the op applied to frames as they are read; None if it cannot be."""
@@ -154,7 +132,7 @@ class DecodeVideo(CellOp):
         places = draws.uniform(0, 1, self.segments)
         jitter = np.rint(draws.uniform(-self.jitter - 0.5, self.jitter + 0.5, self.frames)).astype(np.int64)
         failed: dict[int, DataError] = {}
-        memory = _BatchMemory(len(ids), self._free)
+        memory = _BatchMemory(len(ids), self._buffers)
 
         def decode_clip(row: int) -> U8 | None:
             allocate = functools.partial(memory.take, row)

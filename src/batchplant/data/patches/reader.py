@@ -456,9 +456,8 @@ class Patches(Reader):
         if name == POSITION:
             return starts
         array = self._arrays[name]
-        out: AnyArray = np.empty(
-            (len(starts), *self._size, *array.shape[len(self._size) :]), dtype=array.dtype
-        )
+        shape = (len(starts), *self._size, *array.shape[len(self._size) :])
+        out = self._buffers.take(shape, array.dtype)
         over = ((starts < 0) | (starts + np.array(self._size) > np.array(self._shape))).any(axis=1)
         pad = None if self._pad is None else self._pad[name]
         if over.any() and not isinstance(pad, str):

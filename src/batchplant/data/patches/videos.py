@@ -213,7 +213,7 @@ class VideoClips(DerivedReader):
     def _clips(self, indices: I64, used: I64, back: I64, starts: I64) -> U8:
         cell = self.schema[self._field].cell
         assert cell is not None
-        clips: U8 = np.empty((len(indices), *cell[1]), dtype=np.uint8)
+        clips: U8 = self._buffers.take((len(indices), *cell[1]), cell[0])
         numbers = self._numbers(self._facts[used[back], 0], starts)
         videos = self._videos(self.base, used)
         requests = []

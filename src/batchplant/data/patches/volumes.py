@@ -287,7 +287,8 @@ class VolumePatches(DerivedReader):
         field = self.schema[name]
         assert field.cell is not None
         dtype, shape = field.cell
-        out = np.full((len(indices), *shape), 0 if self._pad is None else self._pad, dtype=dtype)
+        out = self._buffers.take((len(indices), *shape), dtype)
+        out[:] = 0 if self._pad is None else self._pad
 
         def cut(number: int) -> None:
             rows, volume = np.flatnonzero(back == number), int(used[number])

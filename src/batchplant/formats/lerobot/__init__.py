@@ -200,7 +200,7 @@ class LeRobotReader(LakeReader):
 
     def _frames(self, name: str, indices: I64) -> U8:
         (_, shape) = self.schema[name].cell or (None, ())
-        frames: U8 = np.empty((len(indices), *shape), dtype=np.uint8)
+        frames: U8 = self._buffers.take((len(indices), *shape), np.dtype(np.uint8))
         self._fill(name, indices, frames, np.arange(len(indices)))
         return frames
 

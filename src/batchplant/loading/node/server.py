@@ -24,12 +24,13 @@ import numpy as np
 
 from ... import _native
 from ...data import hooks
+from ...data.buffers import BufferPool
 from ...errors import DamagedError
 from ...schema.columns import I64
 from ...storage import platform
 from ..decoded import DecodedImages
 from ..executor import Executor
-from ..images import BufferPool, Exports, OnCpu
+from ..images import Exports, OnCpu
 from . import recipe as recipes
 from . import wire
 from .wire import BatchEncoder, Decoder, Encoder, SharedBatch, SharedBuffers

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
+from ...data.buffers import BufferPool
 from ...data.sparse import SparseRows
 from ...errors import AccessError, BusyError, DamagedError, OptionError, WorkerError, exceptions_as
 from ...schema.columns import U8, AnyArray, AnyDType, as_bytes
 from ...storage import platform
-from ..images import BufferPool, Exported, Exports
+from ..images import Exported, Exports
 
 # Of a message in a packet, of one in a file, and descriptors in a packet.
 MAX_PACKET_BYTES, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS = 48 << 10, 256 << 20, 32

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ... import order as orders
+from ...data.buffers import BufferPool
 from ...data.reader import Reader
 from ...errors import AccessError, DataError, OptionError, near
 from ...order.ranks import SkippedShard
@@ -22,7 +23,6 @@ from ...schema.columns import I32, I64, AnyArray, Flags
 from ...storage import MappedSource
 from ...storage.spans import Spans, concat_spans
 from ..executor import Batch, Executor, Prepared, SampleBatches
-from ..images import BufferPool
 from ..plan import Output, Plan
 from .documents import (
     OUTPUTS,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ... import order as orders
+from ...data.buffers import BufferPool
 from ...errors import BatchplantError
 from ...schema.columns import I64, U8
 from ...storage import MappedSource
@@ -27,7 +28,6 @@ from ...storage.platform import available_memory
 from ...storage.spans import Attached, ReadSpans, Spans, aligned_memory, concat_spans, read_spans
 from .. import threads
 from ..executor import Executor
-from ..images import BufferPool
 from .base import Prefetcher, PrefetchTuning
 
 # Smallest distance of cells that are read by themselves; cells that lie closer are a table.

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _native
+from ...data.buffers import BufferPool
 from ...data.reader import Reader
 from ...data.sizes import known_sizes
 from ...errors import BatchplantError, DamagedError, DataError, OptionError
@@ -28,7 +29,7 @@ from ...schema.columns import I64, Columns, Ragged
 from ...storage import platform
 from ..advice import stored_bytes
 from ..executor import Executor
-from ..images import BufferPool, OnCpu, Request, Result
+from ..images import OnCpu, Request, Result
 from ..node.wire import Buffer, NotPlainError
 from ..plan import Plan, make_plan
 from . import plans
