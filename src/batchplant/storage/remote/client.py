@@ -85,12 +85,12 @@ def failure_of(
     start: int | None,
     *,
     advice: str = "",
-    gone: str = "no such file",
+    missing: str = "no such file",
     after: float = 0.0,
 ) -> AccessError | NotFoundError:
     """Return the error for a status code that a server answered; ``advice``: on what it refuses."""
     if code in GONE:
-        return NotFoundError(gone, path=path)
+        return NotFoundError(missing, path=path)
     if code in REFUSED:
         return RefusedError(f"{message}{advice}", path=path, offset=start)
     if code == 416:

@@ -123,7 +123,7 @@ class HubClient(Client):
         reset = RESET.search(headers.get("ratelimit", ""))
         raise failure_of(
             code, f"the Hub answered {code}{reason}", path, None, advice=f"; {ADVICE}",
-            gone=f"the Hub has no such file or revision{reason}",
+            missing=f"the Hub has no such file or revision{reason}",
             after=float(wait[0] if wait else reset[1] if reset else 0),
         )  # fmt: skip
 

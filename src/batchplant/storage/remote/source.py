@@ -232,10 +232,10 @@ class RemoteSource(PooledSource):
         if in_head.any():
             _native.copy_runs(self.head, starts[in_head], sizes[in_head], out, out_starts[in_head])
         # A range of no bytes cannot be asked for.
-        some = np.flatnonzero(sizes * ~in_head)
-        if not len(some):
+        nonempty = np.flatnonzero(sizes * ~in_head)
+        if not len(nonempty):
             return
-        starts, sizes, out_starts = starts[some], sizes[some], out_starts[some]
+        starts, sizes, out_starts = starts[nonempty], sizes[nonempty], out_starts[nonempty]
         pool, object, ranges, where = self._blocks_of(starts, sizes)
         # Runs that lie far apart are no reading in order.
         if 2 * int(sizes.sum()) >= ranges[-1][1] - ranges[0][0]:
@@ -253,10 +253,10 @@ class RemoteSource(PooledSource):
 
     def request(self, starts: I64, sizes: I64, *, thorough: bool = False) -> int:
         self._check_open()
-        some = (sizes > 0) & (starts + sizes > len(self.head))
+        nonempty = (sizes > 0) & (starts + sizes > len(self.head))
         pool, object = self.blocks
         requested = 0
-        for byte_range in plan_ranges(starts[some], sizes[some])[0]:
+        for byte_range in plan_ranges(starts[nonempty], sizes[nonempty])[0]:
             missing = pool.ask(object, [byte_range], NEVER)
             if missing is None:
                 break
@@ -268,9 +268,11 @@ class RemoteSource(PooledSource):
         if self.closed or self.outside(starts, sizes) is not None:
             return None
         base, offsets = np.zeros(len(starts), dtype=np.int32), np.zeros(len(starts), dtype=np.int64)
-        some = np.flatnonzero(sizes > 0)
-        pool, object, ranges, _ = self._blocks_of(starts[some], sizes[some])
-        arrays, base[some], offsets[some] = pool.locate(object, ranges, starts[some], sizes[some])
+        nonempty = np.flatnonzero(sizes > 0)
+        pool, object, ranges, _ = self._blocks_of(starts[nonempty], sizes[nonempty])
+        arrays, base[nonempty], offsets[nonempty] = pool.locate(
+            object, ranges, starts[nonempty], sizes[nonempty]
+        )
         return LocatedRuns(arrays, base, offsets)
 
     def _read_ahead(self, start: int, end: int) -> None:
