@@ -39,6 +39,13 @@ LOADERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_arguments_that_moved_say_where(numbers: Path) -> None:
+    moved = {"dashboard": r"loader\.dashboard\(\)", "joint": r"pipelines=\[", "page_cache": 'cache="pages"'}
+    for name, message in moved.items():
+        with pytest.raises(TypeError, match=message):
+            bp.Loader(numbers, 2, **{name: True})
+
+
 @pytest.mark.parametrize(("arguments", "message"), LOADERS, ids=lambda value: str(value)[:40])
 def test_a_loader_refuses(numbers: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):

@@ -415,7 +415,9 @@ class Loader:
         values = self.reader.weights_of(weights)
         with self._totals.lock:
             running = self._progress is not None and not self._progress.finished
-            epoch, start = (self._epoch, self._position) if not running else self._now()
+            epoch, start = self._epoch, self._position
+            if running and self._progress is not None:
+                epoch, start = self._progress.epoch, self._progress.position
             step = self.steps if at_step is None else whole("at_step", at_step, 0)
             shard, count = self._shard(epoch, start), step - self.steps
             if count < 0 and any(values == list(entry[2]) for entry in self._ordering.changes):
@@ -440,11 +442,6 @@ class Loader:
         for live in list(self._live):
             if live.progress is delivered_from:
                 live.restart(self._progress)
-
-    def _now(self) -> tuple[int, int]:
-        """Return the running epoch and its position."""
-        assert self._progress is not None
-        return self._progress.epoch, self._progress.position
 
     # -- the record of a run ---------------------------------------------------------------------------
 

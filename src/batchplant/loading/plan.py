@@ -329,10 +329,6 @@ def _make_output(
     return Output(name, pipe.field, image, tuple(steps), spec, mover=mover, rows_of=rows_of)
 
 
-def _is_number(field: Field) -> bool:
-    return isinstance(field, Int | Float | Bool)
-
-
 # Cached, for every batch asks for it, too.
 @functools.lru_cache(1024)
 def spec_of(field: Field) -> Spec:
@@ -342,7 +338,12 @@ def spec_of(field: Field) -> Spec:
         return Spec(*dense, names=field.names if isinstance(field, Int) else None)
     if isinstance(field, Tensor) and field.flat and not field.optional:
         return Spec(np.dtype(field.dtype), field.shape, ragged=True)
-    if isinstance(field, List) and not field.optional and not field.of.optional and _is_number(field.of):
+    if (
+        isinstance(field, List)
+        and not field.optional
+        and not field.of.optional
+        and isinstance(field.of, Int | Float | Bool)
+    ):
         return Spec(np.dtype(getattr(field.of, "dtype", "bool")), (None,), ragged=True)
     if isinstance(field, Sparse) and not field.optional:
         return Spec(None, sparse=field)
@@ -617,8 +618,12 @@ def _joint_steps(
 def _joint_ops(entry: object) -> list[JointOp]:
     """Return the joint ops of an entry of ``pipelines`` behind the first."""
     if isinstance(entry, Mapping):
-        pairs = [(name, op) for name, ops in entry.items() for op in _pipeline_ops(name, ops)]
-        return [Map(op, name) for name, op in pairs]
+        steps: list[JointOp] = []
+        for name, ops in entry.items():
+            if isinstance(ops, Op | str) or not isinstance(ops, Sequence):
+                raise OptionError(f"a pipeline is a list of ops, not {ops!r}", field=name)
+            steps += [Map(as_op(op), name) for op in ops]
+        return steps
     if isinstance(entry, JointOp):
         op = entry.for_loader()
         assert isinstance(op, JointOp)
@@ -632,12 +637,6 @@ def _joint_ops(entry: object) -> list[JointOp]:
         "a list of pipelines holds steps of several fields, such as Map(fn, inputs=[…]), and pipelines of "
         f'single ones, such as {{"image": [ToTensor()]}}; not {entry!r}'
     )
-
-
-def _pipeline_ops(name: str, ops: object) -> list[Op]:
-    if isinstance(ops, Op | str) or not isinstance(ops, Sequence):
-        raise OptionError(f"a pipeline is a list of ops, not {ops!r}", field=name)
-    return [as_op(op) for op in ops]
 
 
 def _known_outputs(outputs: Sequence[Output], schema: Schema) -> OutputInfo:
