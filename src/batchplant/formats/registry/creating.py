@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -271,15 +272,8 @@ def target_format(path: str, schema: Mapping[str, Field] | None = None) -> Forma
         return get_format(name)
     suffix = os.path.splitext(path.rstrip("/"))[1].lower()
     if suffix:
-        hint = near(
-            suffix,
-            [
-                ending
-                for candidate in all_formats().values()
-                if candidate.writer
-                for ending in candidate.suffixes
-            ],
-        )
+        written = [known.suffixes for known in all_formats().values() if known.writer]
+        hint = near(suffix, itertools.chain.from_iterable(written))
         message = f"no format that we write has the suffix {suffix}{hint}; `batchplant formats` lists all"
         raise UnknownFormatError(message, path=path)
     folders = {outline.media: name for name, outline in all_outlines.items() if outline.media is not None}

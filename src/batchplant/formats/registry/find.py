@@ -79,18 +79,13 @@ def suffixed(path: str, candidates: Mapping[str, Outline]) -> str | None:
     """The name of the format whose suffix the path has; the longest suffix wins."""
     # Shards may carry their number behind the suffix: train.tfrecord-00000-of-00010.
     file = re.sub(r"-\d+-of-\d+$", "", os.path.basename(path.rstrip("/")).lower())
-    table = _own_suffixes() if candidates is OUTLINES else _by_suffix_of(candidates)
+    table = OWN_SUFFIXES if candidates is OUTLINES else _by_suffix_of(candidates)
     dot = file.find(".")
     while dot >= 0:
         if (name := table.get(file[dot:])) is not None:
             return name
         dot = file.find(".", dot + 1)
     return None
-
-
-@functools.cache
-def _own_suffixes() -> dict[str, str]:
-    return _by_suffix_of(OUTLINES)
 
 
 def _by_suffix_of(candidates: Mapping[str, Outline]) -> dict[str, str]:
@@ -100,6 +95,9 @@ def _by_suffix_of(candidates: Mapping[str, Outline]) -> dict[str, str]:
         for suffix in outline.suffixes:
             names.setdefault(suffix, name)
     return names
+
+
+OWN_SUFFIXES = _by_suffix_of(OUTLINES)
 
 
 def size_of(path: str) -> int:
@@ -122,12 +120,9 @@ def by_suffix(path: str) -> Format | None:
 def by_scheme(path: str) -> Format | None:
     """The format whose names begin as this one; None for paths and URLs of files."""
     scheme, separator, _ = path.partition("://")
-    names = (
-        [name for name, outline in outlines().items() if outline.scheme == scheme.lower()]
-        if separator
-        else []
-    )
-    return get_format(names[0]) if names else None
+    names = (name for name, outline in outlines().items() if outline.scheme == scheme.lower())
+    name = next(names, None) if separator else None
+    return None if name is None else get_format(name)
 
 
 # Behind the name of a pair of files: its index.

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from ...data.expressions import Condition
 
 
+# Files that are opened side by side, unless there are more cores: local ones, and those on a server.
+AT_ONCE = (4, 16)
+# URLs of servers that ship samples of a dataset; see loading.service.
+SERVICE = "batchplant://"
+
+
 class Files(LazyReaders):
     """Files of one folder; ``ready``: those that are open, by number."""
 
@@ -131,11 +137,11 @@ def _list_folder(texts: Sequence[str]) -> FolderListing | None:
     if len(texts) == 1 and os.path.isfile(first):
         return None
     if len(texts) == 1 and os.path.isdir(first):
-        return _select(os.path.join(first, ""), "*", "folder")
+        return _select(os.path.join(first, ""), "folder", "*")
     if len(texts) == 1 and tree.has_magic(first):
         before, pattern = _split(first)
         plain = not tree.has_magic(before) and "**" not in pattern and "{" not in first
-        return _select(before, pattern, "glob") if plain and not os.path.exists(first) else None
+        return _select(before, "glob", pattern) if plain and not os.path.exists(first) else None
     paths = list(braces(first)) if len(texts) == 1 else list(texts)
     is_short = len(paths) < index.tuning.min_shared_files
     if is_short or any("{" in path or "\0" in path or tree.has_magic(path) for path in paths):
@@ -144,31 +150,24 @@ def _list_folder(texts: Sequence[str]) -> FolderListing | None:
     before = splits[0][0]
     if any(folder != before for folder, _ in splits) or not all(name for _, name in splits):
         return None
-    listing = _listing(before)
-    return None if listing is None else FolderListing(before, listing, [name for _, name in splits], "names")
+    return _select(before, "names", [name for _, name in splits])
 
 
-def _select(before: str, pattern: str, grouping: str) -> FolderListing | None:
-    listing = _listing(before)
-    if listing is None:
+def _select(before: str, grouping: str, chosen: str | list[str]) -> FolderListing | None:
+    """Select files of a folder by a pattern or their names; None if the folder has no index."""
+    if not os.path.isfile(before + index.SET):
         return None
-    shown = listing if pattern.startswith(".") else [name for name in listing if not name.startswith(".")]
-    return FolderListing(
-        before, listing, shown if pattern == "*" else fnmatch.filter(shown, pattern), grouping
-    )
+    recover(before)
+    listing = os.listdir(before or ".")
+    if isinstance(chosen, str):
+        shown = listing if chosen.startswith(".") else [name for name in listing if not name.startswith(".")]
+        chosen = shown if chosen == "*" else fnmatch.filter(shown, chosen)
+    return FolderListing(before, listing, chosen, grouping)
 
 
 def _split(path: str) -> tuple[str, str]:
     before, slash, name = path.rpartition("/")
     return before + slash, name
-
-
-def _listing(before: str) -> list[str] | None:
-    """Return the names in a folder that has an index; None without one."""
-    if not os.path.isfile(before + index.SET):
-        return None
-    recover(before)
-    return os.listdir(before or ".")
 
 
 class Folder:
@@ -261,12 +260,6 @@ def _is_usable(label: str, format: str | None) -> bool:
     """True if files of this format can be opened one by one, and as the named format."""
     outline = OUTLINES.get(label) or outlines().get(label)
     return outline is not None and not outline.has_parts and not outline.describes and format in (None, label)
-
-
-# Files that are opened side by side, unless there are more cores: local ones, and those on a server.
-AT_ONCE = (4, 16)
-# URLs of servers that ship samples of a dataset; see loading.service.
-SERVICE = "batchplant://"
 
 
 def open(
