@@ -65,7 +65,7 @@ test: setup
 
 # For the inner loop: no servers and no processes, of each test the first parameters only, and nothing that measures.
 quick: setup
-	@$(PYTEST) --quick $(PYTEST_ARGS)
+	@$(PYTEST) -n logical --quick $(PYTEST_ARGS)
 
 # Every system call of every writer fails in turn, small files are cut at every byte, and whatever else takes long.
 test-all: setup $(VENV)/.docs

@@ -77,12 +77,23 @@ def pytest_xdist_auto_num_workers() -> int:
     return cores + (cores + 1) // 2
 
 
-# Parts of the names of tests that a quick run leaves out: they measure, draw, look at the repository as a
-# whole, or do one thing many times over.
-NOT_QUICK = (
-    *("tests/tools/", "tests/project/", "tests/cli/test_bench"),
-    *("::test_damage_gives", "::test_an_interrupted_conversion"),
+# What a quick run leaves out: tests that measure, draw, look at the repository as a whole, wait, or start
+# processes from a thread; and those, by parts of their names, that do one thing many times over.
+NOT_QUICK_FILES = (
+    *("tests/tools", "tests/project", "tests/examples", "tests/compat", "tests/cli/test_bench*"),
+    *(
+        "tests/loading/test_node.py",
+        "tests/ops/test_user_functions.py",
+        "tests/formats/test_stored_listing.py",
+    ),
 )
+NOT_QUICK = ("::test_damage_gives", "::test_an_interrupted_conversion", "::test_files_of_other_formats")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """In a quick run, do not even import what it leaves out."""
+    left_out = any(collection_path.match(pattern) for pattern in NOT_QUICK_FILES)
+    return True if left_out and config.getoption("quick") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
