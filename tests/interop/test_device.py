@@ -579,13 +579,13 @@ def test_weights_add_up():
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_gpu_gets_the_shortest_scans(jpegs, device, monkeypatch):
     """It takes as long as the longest of them, the CPU as long as all of its together."""
-    routes, requests = [], []
+    routes = []
     route = OnDevice._route
 
     def routed(self, request):
-        requests.append(request)
-        routes.append(route(self, request))
-        return routes[-1]
+        result = route(self, request)
+        routes.append((request, result))
+        return result
 
     monkeypatch.setattr(OnDevice, "_route", routed)
     pipelines = {"image": [ops.RandomResizedCrop(32)]}
@@ -594,7 +594,7 @@ def test_the_gpu_gets_the_shortest_scans(jpegs, device, monkeypatch):
     sizes = [
         (request.cells.size[gpu.rows], request.cells.size[both.rows], len(raw), len(cpu))
         for _ in [list(loader)]
-        for request, (raw, gpu, both, cpu, _) in zip(requests, routes, strict=True)
+        for request, (raw, gpu, both, cpu, _) in routes
     ]
     loader.close()
     assert len(sizes) == 3
