@@ -482,6 +482,11 @@ def test_items_name_nothing_outside(scenes, tmp_path):
         bp.open(document, format="scenes", assets="visual")
 
 
+def reads(proxy):
+    """Requests but for those of listings."""
+    return [request for request in proxy.requests if "list-type" not in request.path]
+
+
 def test_requests_of_scenes_behind_a_url(bucket, proxy, monkeypatch, tmp_path):
     """Once directories are remembered, a tile costs a request, whether a listing or items name the files."""
     monkeypatch.setenv("BATCHPLANT_INDEX_DIR", str(tmp_path / "index"))
@@ -498,9 +503,9 @@ def test_requests_of_scenes_behind_a_url(bucket, proxy, monkeypatch, tmp_path):
         bp.open(name, **options).close()
         del proxy.requests[:]
         with bp.open(name, **options) as data:
-            opened = len(proxy.requests)
-            # The listing, or the items.
-            assert opened <= 2
+            # The items; how many pages of a listing are asked for at once depends on who is faster.
+            assert len(reads(proxy)) <= 2
+            del proxy.requests[:]
             tiles = np.random.default_rng(1).permutation(32)[:20]
             places = [(tile // 16, tile // 4 % 4 * 256, tile % 4 * 256) for tile in tiles]
             windows = bp.VolumePatches(data, "data", size=(256, 256), positions=places)
@@ -510,7 +515,7 @@ def test_requests_of_scenes_behind_a_url(bucket, proxy, monkeypatch, tmp_path):
             for batch in bp.Loader(windows.subset(range(10, 20)), 4, order="random"):
                 for patch, (y, x) in zip(batch["data"], batch["position"], strict=True):
                     assert np.array_equal(patch, image[y : y + 256, x : x + 256])
-        assert len(proxy.requests) - opened <= 1.05 * len(places)
+        assert len(reads(proxy)) <= 1.05 * len(places)
 
 
 def patched(path, tag, value=None, count=None):
