@@ -16,7 +16,7 @@ from ..errors import listed, near, no_such
 
 
 class Command(NamedTuple):
-    """What adds the arguments of a command, and what runs it; ``run`` has its name, and its docstring."""
+    """The functions of a command. ``run`` has the name of the command, and its help as docstring."""
 
     add_args: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]

@@ -10,8 +10,8 @@ import numpy as np
 from .. import _native
 from ..schema.columns import U8, AnyArray, AnyDType
 
-# Sizes of which memory is kept, unless a pool is made for fewer.
-MAX_SIZES = 64
+# Batches of each size whose memory waits for the next, and sizes, unless a pool is made for others.
+MAX_FREE, MAX_SIZES = 2, 64
 
 
 def allocate_bytes(size: int) -> U8:
@@ -26,7 +26,11 @@ class BufferPool:
     """
 
     def __init__(
-        self, max_free: int, allocate: Callable[[int], U8] = allocate_bytes, *, max_sizes: int = MAX_SIZES
+        self,
+        max_free: int = MAX_FREE,
+        allocate: Callable[[int], U8] = allocate_bytes,
+        *,
+        max_sizes: int = MAX_SIZES,
     ) -> None:
         self._max_free, self._allocate, self._max_sizes = max_free, allocate, max_sizes
         self._free: dict[int, list[U8]] = {}

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 MASK_PROBE_SAMPLES = 16
 # Samples whose ranges tell in which files a reader's cells lie.
 FILE_PROBE_SAMPLES = 1 << 14
-# Batches whose memory waits for the next, of each of so many sizes.
-MAX_FREE_BATCHES, MAX_BATCH_SIZES = 2, 4
+# Sizes of batches whose memory waits for the next.
+MAX_BATCH_SIZES = 4
 
 IndexBuilder = Callable[["Reader"], tuple[index.Arrays, index.Facts]]
 
@@ -105,7 +105,7 @@ class Reader:
         self = super().__new__(cls)
         self._init_args = (args, options)
         self._file_tag = _file_tag_of(args)
-        self._buffers = BufferPool(MAX_FREE_BATCHES, max_sizes=MAX_BATCH_SIZES)
+        self._buffers = BufferPool(max_sizes=MAX_BATCH_SIZES)
         return self
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:

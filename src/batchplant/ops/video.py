@@ -29,8 +29,6 @@ PLACES = ("random", "centre", "start")
 SHORT = ("loop", "last", "error")
 # Frames of a clip that are resampled at a time: large, because every call synchronizes threads.
 MAX_RESAMPLED_BYTES = 1 << 25
-# Batches whose memory waits for the next.
-MAX_FREE_BATCHES = 2
 
 
 class _BatchMemory:
@@ -83,7 +81,7 @@ class DecodeVideo(CellOp):
         self.share = share
         # What cuts the frames, in order, and the names of their draws.
         self._cuts: tuple[tuple[Cutting, str], ...] = ()
-        self._buffers = BufferPool(MAX_FREE_BATCHES, max_sizes=1)
+        self._buffers = BufferPool(max_sizes=1)
         if self.frames < 1 or self.stride < 1:
             raise OptionError(f"frames and stride are from 1 on, not {frames} and {stride}")
         if self.segments < 1 or self.frames % self.segments:

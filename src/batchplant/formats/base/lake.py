@@ -292,7 +292,7 @@ class LakeReader(ParquetRows):
 
 @contextlib.contextmanager
 def wrapped(path: str) -> Iterator[None]:
-    """Whatever a library says about damaged bytes is one of our errors."""
+    """Turn whatever a library says about damaged bytes into one of our errors."""
     try:
         yield
     except BatchplantError as error:

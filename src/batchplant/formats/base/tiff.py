@@ -705,7 +705,7 @@ def read_pyramid(file: TiffFile, level: int = 0, page: int | None = None) -> Pyr
     if not 0 <= level < len(levels):
         raise OptionError(f"there is no level {level}; there are {len(levels)}")
     chosen, stack = levels[level]
-    if any(_layout(one, file.order) != chosen for one in stack):
+    if any(_layout(page, file.order) != chosen for page in stack):
         raise DamagedError(f"the pages of level {level} differ", offset=stack[0].offset)
     places = [tile_places(one, chosen) for one in stack]
     starts, sizes = (np.concatenate(parts) for parts in zip(*places, strict=True))

@@ -1,4 +1,4 @@
-"""What a server of a node and its readers exchange: messages on a socket, and memory of batches.
+"""Exchange between a server of a node and its readers: messages on a socket, and memory of batches.
 
 The socket lies in a folder that only its user can use. A message is one packet of it: values as JSON, and
 bytes behind it. A long message lies in a file without a name, whose descriptor the packet has. Nothing in a

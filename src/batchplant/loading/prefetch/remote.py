@@ -500,7 +500,7 @@ MAX_IN_FLIGHT = 32
 
 @dataclasses.dataclass
 class Warmed:
-    """What a cache holds of a dataset now; ``fetched``: bytes that were not there before."""
+    """Contents of a cache that belong to a dataset; ``fetched``: bytes that were not there before."""
 
     objects: int = 0
     blocks: int = 0

@@ -133,7 +133,7 @@ Message = dict[str, Any]
 
 @dataclasses.dataclass
 class Counts:
-    """What a server did so far. seconds: of making answers. load: see ``Server.load``."""
+    """Counts of a server since it began. seconds: of making answers. load: see ``Server.load``."""
 
     batches: int = 0
     samples: int = 0

@@ -76,14 +76,14 @@ class Member(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What files have in common: the writer's name of their format, and their fields."""
+    """Facts that files have in common: the writer's name of their format, and their fields."""
 
     label: str
     schema: Schema
 
 
 class Listed(NamedTuple):
-    """What is known of files without opening them: one number for each, -1 if it is not known."""
+    """Facts of files that need no opening: one number for each, -1 if it is not known."""
 
     sizes: I64
     mtimes: I64
@@ -120,7 +120,7 @@ class IndexSet:
 
     @functools.cached_property
     def listed(self) -> Listed | None:
-        """What is known of all files; None if that is missing, or inconsistent."""
+        """Return the facts of all files; None if that is missing, or inconsistent."""
         with contextlib.suppress(*ERRORS):
             kinds = [
                 Kind(str(label), Schema.from_json(schema))

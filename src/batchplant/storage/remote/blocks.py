@@ -78,7 +78,7 @@ class Block:
 
 
 class ChunkCache(Protocol):
-    """What a prefetcher needs of a :class:`DiskCache`."""
+    """The part that a prefetcher needs of a :class:`DiskCache`."""
 
     limit: int
 
@@ -86,7 +86,7 @@ class ChunkCache(Protocol):
 
 
 class Requests(Protocol):
-    """What a pool needs of a :class:`Fetcher`."""
+    """The part that a pool needs of a :class:`Fetcher`."""
 
     @property
     def in_flight(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What a training run on many machines would do, without data: bytes, requests, cache hits, samples/s.
+"""Simulate a training run on many machines, without data: bytes, requests, cache hits, samples/s.
 
 ``simulate(read_plan("plan.yaml"))`` runs the loader's own parts in virtual time: the orders and their ranks,
 the prefetch that decides what is asked for, the pool of blocks, the number of requests in flight. Only the

@@ -29,7 +29,7 @@ EMPTY = np.empty(0, dtype=np.uint8)
 
 
 class Clock:
-    """What happens when; nothing takes longer than it takes to compute."""
+    """Events in the order of their times; nothing takes longer than it takes to compute."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -112,7 +112,7 @@ class Gate:
 
 
 class Need(NamedTuple):
-    """What bringing a block takes: bytes from the server and by how many requests, and from the disk."""
+    """Cost of a block: bytes from the server and by how many requests, and from the disk."""
 
     fetched: int
     requests: int
@@ -123,7 +123,7 @@ class Need(NamedTuple):
 
 
 class Way:
-    """How bytes come to a node: from the store over its link, from its disk."""
+    """Ways of bytes to a node: from the store over its link, from its disk."""
 
     def __init__(self, clock: Clock, plan: Plan, ranks: int) -> None:
         """``ranks``: how many of the node are simulated; of all that is shared, they get their part."""
@@ -289,7 +289,7 @@ def touched(plan: Plan) -> tuple[float, bool]:
 
 
 def hit_rates(plan: Plan, kept: float) -> tuple[float, float]:
-    """What a node finds on its disk in the second epoch, and in those much later.
+    """Hits of a node on its disk in the second epoch, and in those much later.
 
     ``kept``: the share of what is read that is put there. A small cache stands for the large one: as many of
     its cells fit as of all cells, and each epoch touches as many of them, in another order.
@@ -401,7 +401,7 @@ class Samples(Protocol):
 
 
 class Trace(NamedTuple):
-    """What a rank had when it took a batch; bytes and requests since it began."""
+    """State of a rank when it took a batch; bytes and requests since it began."""
 
     time: float
     samples: int

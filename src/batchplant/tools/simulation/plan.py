@@ -105,7 +105,7 @@ def _is(take: Take, default: Any, about: str, shown: str | None = None) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is read."""
+    """Data that the run reads."""
 
     samples: int = _is(count, 10**9, "of the dataset", "1e9")
     sample_bytes: int = _is(size, 100_000, "of one sample in its file, on average", "100kB")
@@ -148,7 +148,7 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Node:
-    """What a machine has, for all of its ranks."""
+    """Resources of a machine, for all of its ranks."""
 
     bandwidth: float = _is(rate, 3.125e9, "of its link", "25Gbit/s")
     cache: int = _is(size, 4 * 10**12, "on its disk, shared by its ranks; 0 for none", "4TB")

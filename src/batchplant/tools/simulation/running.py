@@ -135,7 +135,7 @@ def _block_sizes(plan: Plan) -> I64:
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """What is simulated: these ranks, by node, and so many batches of each."""
+    """Extent of a simulation: these ranks, by node, and so many batches of each."""
 
     nodes: tuple[tuple[int, ...], ...]
     batches: int

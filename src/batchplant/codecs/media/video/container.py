@@ -86,7 +86,7 @@ def pyav() -> Any:
 
 @contextlib.contextmanager
 def guarded(doing: str) -> Iterator[None]:
-    """Whatever the library raises, as a DecodeError that says what was being done."""
+    """Turn whatever the library raises into a DecodeError that says what was being done."""
     try:
         yield
     except BatchplantError:

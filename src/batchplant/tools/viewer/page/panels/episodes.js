@@ -29,8 +29,8 @@ export function create(context) {
       if (episode === loaded) { shown?.show(Number(now.frame) || 0); return; }
       shown?.stop();
       [loaded, shown] = [episode, null];
-      return run(`Episode ${number(episode)}`, async (told, signal) => {
-        shown = player(await wait(`episode/${episode}`, {}, told, signal));
+      return run(`Episode ${number(episode)}`, async (progress, signal) => {
+        shown = player(await wait(`episode/${episode}`, {}, progress, signal));
         shown.show(Number(now.frame) || 0);
         return shown.element;
       });

@@ -13,12 +13,12 @@ export function create(context) {
   const [verify, doctor] = [ofVerify, ofDoctor].map((box) => runner(box, context.say));
   const decode = h("input", { type: "checkbox", checked: true });
   const world_size = h("input", { type: "number", min: 1, step: 1, size: 6, placeholder: "any" });
-  let made = null;
+  let shownKey = null;
 
-  const check = (sample) => verify.run(sample ? `Checking ${number(sample)} samples` : "Checking all samples", async (told, signal) =>
-    problems(await result("verify", { ...chosen(state.get()), decode: decode.checked, sample }, told, signal)));
-  const examine = (all) => doctor.run(all ? "Examining all samples" : "Examining some samples", async (told, signal) =>
-    findings(await result("doctor", { ...chosen(state.get()), all, world_size: world_size.value }, told, signal)));
+  const check = (sample) => verify.run(sample ? `Checking ${number(sample)} samples` : "Checking all samples", async (progress, signal) =>
+    problems(await result("verify", { ...chosen(state.get()), decode: decode.checked, sample }, progress, signal)));
+  const examine = (all) => doctor.run(all ? "Examining all samples" : "Examining some samples", async (progress, signal) =>
+    findings(await result("doctor", { ...chosen(state.get()), all, world_size: world_size.value }, progress, signal)));
 
   const element = h("section.health", { "aria-label": "Health" }, note,
     h("article.card", {}, h("h2", {}, "Is it sound?"), h("p.dim", {}, "Structure, bounds and checksums of every sample, as batchplant verify does."),
@@ -32,8 +32,8 @@ export function create(context) {
     element,
     show(now) {
       const key = JSON.stringify(chosen(now));
-      if (key === made) return;
-      made = key;
+      if (key === shownKey) return;
+      shownKey = key;
       put(note, filterNote(now));
       check(SOME);
       examine(false);

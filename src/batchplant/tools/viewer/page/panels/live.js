@@ -45,11 +45,11 @@ export function create() {
   async function look() {
     const turn = asked;
     try {
-      const told = await ask("live", { since: next, loader });
+      const update = await ask("live", { since: next, loader });
       if (turn !== asked) return;
       problem.hidden = true;
-      take(told);
-      if (told.ended) say("This loader has ended.");
+      take(update);
+      if (update.ended) say("This loader has ended.");
     } catch (error) {
       if (turn !== asked) return;
       say(error.status ? error.message : "The program has ended, or does not answer.");
@@ -62,21 +62,21 @@ export function create() {
     problem.hidden = false;
   }
 
-  function take(told) {
-    names = Object.fromEntries(told.columns.map((name, at) => [name, at]));
-    about = told.about;
-    ({ next, every } = told);
-    rows = [...rows, ...told.rows].slice(-KEPT);
-    title.textContent = told.loaders.length < 2 ? "Loader" : `Loader ${told.loader}`;
+  function take(update) {
+    names = Object.fromEntries(update.columns.map((name, at) => [name, at]));
+    about = update.about;
+    ({ next, every } = update);
+    rows = [...rows, ...update.rows].slice(-KEPT);
+    title.textContent = update.loaders.length < 2 ? "Loader" : `Loader ${update.loader}`;
     facts.textContent = `${number(about.samples)} samples in batches of ${number(about.batch_size)}, order ${about.order}, `
       + `${about.threads === 1 ? "1 thread" : `${about.threads} threads`}${about.world_size > 1 ? `, rank ${about.rank} of ${about.world_size}` : ""}${about.mesh ? `, ${about.mesh}` : ""}${about.device ? `, on ${about.device}` : ""}, process ${about.pid}`;
     put(plan, about.plan);
-    advice.textContent = rows.length > 2 && told.advice ? `${told.advice[0].toUpperCase()}${told.advice.slice(1)}.` : "";
-    which.hidden = told.loaders.length < 2;
-    if (which.children.length !== told.loaders.length) {
-      put(which, told.loaders.map((entry) => h("option", { value: entry.loader }, `${entry.loader}: ${entry.path}`)));
+    advice.textContent = rows.length > 2 && update.advice ? `${update.advice[0].toUpperCase()}${update.advice.slice(1)}.` : "";
+    which.hidden = update.loaders.length < 2;
+    if (which.children.length !== update.loaders.length) {
+      put(which, update.loaders.map((entry) => h("option", { value: entry.loader }, `${entry.loader}: ${entry.path}`)));
     }
-    which.value = String(told.loader);
+    which.value = String(update.loader);
     if (!paused) draw();
   }
 

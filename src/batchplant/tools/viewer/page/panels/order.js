@@ -74,8 +74,8 @@ export function create(context) {
     const input = h("input", { type: "number", min: 0, step: 1, size: 10, required: true });
     return h("form.row.controls", { "aria-label": "Find a sample", onsubmit: (event) => {
       event.preventDefault();
-      ofAppearances.run("Looking for the sample", async (told, signal) =>
-        when(Number(input.value), await result(`when/${input.value}`, asked(state.get()), told, signal)));
+      ofAppearances.run("Looking for the sample", async (progress, signal) =>
+        when(Number(input.value), await result(`when/${input.value}`, asked(state.get()), progress, signal)));
     } }, field("Sample", input), h("button", { type: "submit" }, "Find"));
   }
 
@@ -95,8 +95,8 @@ export function create(context) {
       madeImage = key;
       put(note, filterNote(now));
       put(appearances);
-      ofImage.run("Reading the order", async (told, signal) => {
-        const value = await result("epoch", params, told, signal);
+      ofImage.run("Reading the order", async (progress, signal) => {
+        const value = await result("epoch", params, progress, signal);
         labels = value.labels;
         form(state.get());
         return epoch(value, params, context.dataset.samples, (step, rank = 0) => set({ step, rank }));
@@ -105,8 +105,8 @@ export function create(context) {
     const what = JSON.stringify([key, value(now, "step"), value(now, "rank")]);
     if (what !== madeBatch && context.dataset.samples) {
       madeBatch = what;
-      ofBatch.run("Reading the batch", async (told, signal) => {
-        const seen = await result("step", { ...params, step: value(now, "step"), rank: value(now, "rank") }, told, signal);
+      ofBatch.run("Reading the batch", async (progress, signal) => {
+        const seen = await result("step", { ...params, step: value(now, "step"), rank: value(now, "rank") }, progress, signal);
         stepForm(state.get(), seen.steps, seen.world_size);
         return batchOf(seen, now, context);
       });

@@ -16,17 +16,17 @@ export function create(context) {
   const element = h("section.overview", { "aria-label": "Overview" }, note, box);
   // Stopped while it counted all, it is of some samples as before.
   const runs = runner(box, context.say, () => state.set({ overview_exact: null }, { replace: true }));
-  let made = null;
+  let shownKey = null;
 
   function show(now) {
     const asked = { ...chosen(now), exact: now.overview_exact };
     const log = now.overview_log === "1";
     const key = JSON.stringify([asked, log]);
-    if (key === made) return;
-    made = key;
+    if (key === shownKey) return;
+    shownKey = key;
     put(note, filterNote(now));
-    runs.run(asked.exact ? "Counting all samples" : "Looking at some samples", async (told, signal) =>
-      draw(await result("overview", asked, told, signal), log));
+    runs.run(asked.exact ? "Counting all samples" : "Looking at some samples", async (progress, signal) =>
+      draw(await result("overview", asked, progress, signal), log));
   }
 
   // What takes long goes on while another part of the page is shown.
@@ -97,9 +97,9 @@ function card(field, report, log) {
 }
 
 /** Times on an axis: the day, or also the time where all are of one day. */
-function date(texts, told) {
+function date(texts, textOf) {
   const same = texts.every((text) => text.slice(0, 10) === texts[0].slice(0, 10));
-  return (value) => told(value).slice(0, same ? 16 : 10).replace("T", " ");
+  return (value) => textOf(value).slice(0, same ? 16 : 10).replace("T", " ");
 }
 
 const picks = (where) => (where ? () => filterBy(where) : undefined);
@@ -113,18 +113,18 @@ function counts(values, label, log, shown = 10) {
 
 function measured(field, what, numbers, log) {
   const name = UNITS[what] ?? plots.short;
-  const told = numbers.texts ? (value) => numbers.texts[numbers.edges.indexOf(value)] ?? String(value) : name;
+  const textOf = numbers.texts ? (value) => numbers.texts[numbers.edges.indexOf(value)] ?? String(value) : name;
   // Boxes may be parts of their image instead of pixels.
   const title = field.kind === "boxes" ? what : TITLES[what] ?? what;
   if (numbers.min === numbers.max && !numbers.nan && !numbers.infinite) return h("p", {}, `${title}: `, h("span.dim", {}, `always ${numbers.texts ? numbers.texts[0] : name(numbers.min)}`));
-  const rows = numbers.counts.map((count, at) => [`${told(numbers.edges[at])} to ${told(numbers.edges[at + 1])}`, count]);
+  const rows = numbers.counts.map((count, at) => [`${textOf(numbers.edges[at])} to ${textOf(numbers.edges[at + 1])}`, count]);
   const last = numbers.counts.length - 1;
   const pick = numbers.wheres.length
     ? (at) => numbers.wheres[at] && filterBy(numbers.wheres[at])
     : what === "values" ? undefined : (at) => measureBy(field.name, what, numbers.edges[at], numbers.edges[at + 1] + (at === last ? "=" : ""));
   const odd = [numbers.nan ? `${number(numbers.nan)} NaN` : null, numbers.infinite ? `${number(numbers.infinite)} infinite` : null].filter(Boolean);
   return h("div", {}, h("h3", {}, title),
-    plots.histogram(numbers, { label: `Histogram of ${title} of ${field.name}`, name: told, axis: numbers.texts ? date(numbers.texts, told) : told, log, pick }),
+    plots.histogram(numbers, { label: `Histogram of ${title} of ${field.name}`, name: textOf, axis: numbers.texts ? date(numbers.texts, textOf) : textOf, log, pick }),
     numbers.texts ? null : h("p.dim.numbers", {}, `min ${name(numbers.min)} · median ${name(numbers.median)} · mean ${name(numbers.mean)} · max ${name(numbers.max)} · std ${name(numbers.std)}`),
     odd.length ? h("p.warn", {}, odd.join(", ")) : null,
     plots.table([title, "samples"], rows));
